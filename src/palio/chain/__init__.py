@@ -1,0 +1,1 @@
+"""Weights to a chain, behind our own interface; has its place here."""

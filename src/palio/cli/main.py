@@ -1,0 +1,75 @@
+"""The `palio` command: collects one sub-command a noun and turns every palio error into a clear line."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+
+import typer
+
+from palio import __version__
+from palio.records.faults import PalioError
+
+NOUNS = (
+    "world",
+    "suite",
+    "agent",
+    "model",
+    "race",
+    "score",
+    "judge",
+    "leak",
+    "corpus",
+    "train",
+    "eval",
+)
+COMMANDS = ("demo", "schema", "serve")
+
+app = typer.Typer(
+    name="palio",
+    help="A race that makes training data, and the recipe that distils a small agent from it.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"palio {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    """A race that makes training data, and the recipe that distils a small agent from it."""
+
+
+def _collect() -> None:
+    for noun in NOUNS:
+        if importlib.util.find_spec(f"palio.cli.{noun}"):
+            app.add_typer(importlib.import_module(f"palio.cli.{noun}").app, name=noun)
+    for command in COMMANDS:
+        if importlib.util.find_spec(f"palio.cli.{command}"):
+            module = importlib.import_module(f"palio.cli.{command}")
+            app.command(command)(getattr(module, command))
+
+
+_collect()
+
+
+def run() -> None:
+    """Entry point: exit code 2 and one clear message for errors that palio raises on purpose."""
+    try:
+        app()
+    except PalioError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.secho("interrupted; run the same command again to go on", fg="yellow", err=True)
+        sys.exit(130)

@@ -1,0 +1,1 @@
+"""Success rates with their n and interval, pass@k, comparisons, floors, the report of a run."""

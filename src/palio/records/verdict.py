@@ -1,0 +1,101 @@
+"""Judgements beside a trajectory: append-only, versioned, and never mixed into one number early."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from palio.records.base import Record, current_schema
+from palio.records.trajectory import Fault
+
+Profile = Literal["upstream", "oro", "strict"]
+PROFILES: tuple[Profile, ...] = ("upstream", "oro", "strict")
+Axis = Literal["agentic", "subtask", "mixed", "unknown"]
+QUALITY_BINS = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""The only values that a reasoning judge may give."""
+
+
+class JudgeId(Record, frozen=True):
+    """Who judged: name, version and the digest of everything that decides (thresholds, prompts)."""
+
+    name: str
+    version: str
+    config_digest: str = ""
+
+
+class OutcomeVerdict(Record, frozen=True, tag="outcome"):
+    """Rule-based outcome under one profile.
+
+    Attributes:
+        status: "unscored" means infrastructure failed: it is not 0 and leaves the denominator.
+        scores: the profile's score dictionary (rule, product, gt, title, price, service,
+            "sku & attrs", shop | budget | web), each in [0, 1]; may be empty (see judging facts).
+        success: strict success; False when unscored.
+        encoder: id of the title similarity that decided the title term.
+        notes: why the strict profile refused (extra ids, ungrounded ids, not terminated).
+    """
+
+    trajectory_id: str
+    problem_id: str
+    judge: JudgeId
+    profile: Profile
+    status: Literal["scored", "unscored"]
+    scores: dict[str, float] = {}
+    success: bool = False
+    encoder: str = ""
+    fault: Fault | None = None
+    notes: tuple[str, ...] = ()
+    schema_version: str = msgspec.field(default_factory=current_schema)
+
+
+class GateAnswer(Record, frozen=True):
+    """One gate of the reasoning tree, with the evidence that decided it."""
+
+    gate: int
+    question: str
+    passed: bool
+    event_seq: int | None = None
+    quote: str = ""
+
+
+class ReasoningVerdict(Record, frozen=True, tag="reasoning"):
+    """Reasoning quality in [0, 1], one of `QUALITY_BINS`; None when unjudged (never 0).
+
+    Attributes:
+        coefficient: 1 if quality >= 0.8 else 0.3 + quality * 0.7 / 0.8.
+    """
+
+    trajectory_id: str
+    problem_id: str
+    judge: JudgeId
+    status: Literal["judged", "unjudged"]
+    quality: float | None = None
+    coefficient: float | None = None
+    gates: tuple[GateAnswer, ...] = ()
+    explanation: str = ""
+    fault: Fault | None = None
+    schema_version: str = msgspec.field(default_factory=current_schema)
+
+
+class RichnessVerdict(Record, frozen=True, tag="richness"):
+    """Who emitted the catalogue calls.
+
+    Attributes:
+        evidence: "verified" by nonce, "heuristic" by aligning dispatches with completions,
+            "unknown" without evidence.
+        richness: emitted / dispatched in [0, 1]; None when nothing was dispatched or no evidence.
+    """
+
+    trajectory_id: str
+    problem_id: str
+    judge: JudgeId
+    evidence: Literal["verified", "heuristic", "unknown"]
+    emitted: int
+    dispatched: int
+    richness: float | None
+    axis: Axis
+    schema_version: str = msgspec.field(default_factory=current_schema)
+
+
+Verdict = OutcomeVerdict | ReasoningVerdict | RichnessVerdict

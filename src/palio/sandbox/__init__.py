@@ -1,0 +1,1 @@
+"""Drivers that run an agent behind one interface, and the guest shim that agents import."""

@@ -1,0 +1,1 @@
+"""Training: text and masks, model, base documents, supervised fine-tuning, serving."""

@@ -1,0 +1,1 @@
+"""The read side of everything: has its place here."""

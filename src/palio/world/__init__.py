@@ -1,0 +1,1 @@
+"""The shopping world: catalogue, search, tools, vouchers and their synthesis; no agents."""

@@ -1,0 +1,80 @@
+"""A package imports only from its own layer or from one above it in the architecture's list."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "palio"
+LAYERS = tuple(
+    "records world judging suites broker sandbox agents rollout arena validator "  # noqa: SIM905
+    "corpus train evaluate chain web cli".split()
+)
+
+
+def imported_layers(path: Path) -> set[tuple[str, int]]:
+    """(layer, line) of every palio import of a file, those inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            names = [node.module or ""]
+            if node.module == "palio":
+                names = [f"palio.{alias.name}" for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "palio" and len(parts) > 1 and parts[1] != "__version__":
+                found.add((parts[1], node.lineno))
+    return found
+
+
+def violations(package: str, path: Path) -> list[str]:
+    rank = LAYERS.index(package)
+    return [
+        f"{path.relative_to(SOURCE)}:{line}: {package} must not import {other}"
+        for other, line in sorted(imported_layers(path))
+        if other not in LAYERS or LAYERS.index(other) > rank
+    ]
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_imports_point_upwards(package: str) -> None:
+    wrong = [v for path in (SOURCE / package).rglob("*.py") for v in violations(package, path)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_package_is_a_layer() -> None:
+    assert {path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()} == set(
+        LAYERS
+    )
+
+
+def test_a_wrong_import_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = tmp_path / "world" / "bad.py"
+    bad.parent.mkdir()
+    bad.write_text("def f():\n    from palio.agents import policy\n", encoding="utf-8")
+    monkeypatch.setattr(f"{__name__}.SOURCE", tmp_path)
+    assert violations("world", bad) == ["world/bad.py:2: world must not import agents"]
+
+
+def test_only_cli_and_web_touch_environment_and_terminal() -> None:
+    wrong = []
+    for package in set(LAYERS) - {"cli", "web"}:
+        for path in (SOURCE / package).rglob("*.py"):
+            if "guest" in path.parts:
+                continue  # runs inside the sandbox, not in the host
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"}:
+                    wrong.append(f"{path}:{node.lineno}: reads the environment")
+                if (
+                    isinstance(node, ast.Call)
+                    and isinstance(node.func, ast.Name)
+                    and node.func.id in {"print", "input"}
+                ):
+                    wrong.append(f"{path}:{node.lineno}: touches the terminal")
+    assert not wrong, "\n".join(wrong)
