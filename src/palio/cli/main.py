@@ -1,4 +1,4 @@
-"""The `palio` command: collects one sub-command a noun and turns every palio error into a clear line."""
+"""The `palio` command: one sub-command a noun; every palio error becomes one clear line."""
 
 from __future__ import annotations
 

@@ -1,0 +1,53 @@
+"""Published schemas accept what palio writes, refuse what it does not, and change only knowingly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from palio.records import (
+    SCHEMA_VERSION,
+    InputError,
+    Product,
+    Provenance,
+    Suite,
+    digest,
+    to_json,
+)
+from palio.records.schema import PUBLISHED, json_schema
+from tests.records.test_records import problem, trajectory
+
+GOLDEN = Path(__file__).parent / "golden" / "schema_digests.json"
+SAMPLES = {
+    "product": Product(product_id="1", shop_id="2", title="Mug", price=3.0),
+    "problem": problem(),
+    "suite": Suite(suite_id="s", version="1", problems=(problem(),)),
+    "trajectory": trajectory(),
+    "provenance": Provenance(kind="corpus", tool_version="1"),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_schema_accepts_the_record(name: str) -> None:
+    jsonschema.validate(json.loads(to_json(SAMPLES[name])), json_schema(name))
+
+
+def test_schema_refuses_a_wrong_type() -> None:
+    wrong = json.loads(to_json(SAMPLES["product"])) | {"price": "3"}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, json_schema("product"))
+
+
+def test_unknown_name_lists_the_known() -> None:
+    with pytest.raises(InputError, match="trajectory"):
+        json_schema("nothing")
+
+
+def test_shapes_change_only_with_the_schema_version() -> None:
+    """A changed shape needs a new SCHEMA_VERSION: readers of old files must be able to tell."""
+    known = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    now = {name: digest(json_schema(name)) for name in PUBLISHED}
+    assert known.get(SCHEMA_VERSION) == now, f"golden for {SCHEMA_VERSION} should be {now}"
