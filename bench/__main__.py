@@ -1,0 +1,110 @@
+"""`make bench`: run every benchmark, print the table, rewrite docs/benchmarks.md and .json.
+
+Usage: python -m bench [--quick] [--only NAME ...] [--no-write]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+MODULES = ("search", "scoring", "broker", "corpus", "train", "race")
+HEAD = """# Benchmarks
+
+Written by `make bench`; each row and its peer were measured in the same run on the same machine.
+A target is the project's own; "missed" is said plainly.
+
+Machine: {machine}. Date: {date}. palio {version}, Python {python}.
+
+| what | palio | peer | unit | target | |
+|---|---|---|---|---|---|
+"""
+
+
+def machine() -> str:
+    """Processor, cores and memory, in words."""
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = [x for x in info.read_text().splitlines() if x.startswith("model name")]
+        model = lines[0].split(":", 1)[1].strip() if lines else model
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return f"{model}, {os.cpu_count()} cores, {pages:.0f} GiB"
+
+
+def met(row: dict[str, Any]) -> str:
+    """Whether the row's target ("<= 2", ">= 10000") holds; "" without a target."""
+    target = str(row.get("target") or "")
+    if not target:
+        return ""
+    sign, number = target.split()[:2]
+    value = float(row["palio"])
+    holds = value <= float(number) if sign == "<=" else value >= float(number)
+    return "met" if holds else "missed"
+
+
+def figure(value: Any) -> str:
+    """A number with three significant digits, thousands whole."""
+    if value is None:
+        return "-"
+    number = float(value)
+    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
+
+
+def line(row: dict[str, Any]) -> str:
+    """One Markdown row."""
+    peer = f"{figure(row.get('peer'))} ({row['peer_name']})" if row.get("peer_name") else "-"
+    cells = [
+        row["name"],
+        figure(row["palio"]),
+        peer,
+        row["unit"],
+        row.get("target") or "",
+        met(row),
+    ]
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def measure(only: list[str], quick: bool) -> list[dict[str, Any]]:
+    """Run the chosen benchmark modules in order."""
+    rows: list[dict[str, Any]] = []
+    for name in MODULES:
+        if only and name not in only:
+            continue
+        for row in importlib.import_module(f"bench.{name}").run(quick):
+            rows.append({"module": name, **row})
+            print(line(row), end="", flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, for a smoke run")
+    parser.add_argument("--only", nargs="*", default=[], choices=MODULES)
+    parser.add_argument("--no-write", action="store_true", help="print, keep the docs as they are")
+    options = parser.parse_args()
+    rows = measure(options.only, options.quick)
+    if options.no_write or options.quick or options.only:
+        return
+    from palio import __version__
+
+    facts = {
+        "machine": machine(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "version": __version__,
+        "python": platform.python_version(),
+    }
+    docs = ROOT / "docs"
+    (docs / "benchmarks.md").write_text(HEAD.format(**facts) + "".join(map(line, rows)))
+    (docs / "benchmarks.json").write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
