@@ -1,0 +1,1 @@
+"""The main job: race, record, judge, corpus, train, evaluate, report, stage by stage."""
