@@ -1,0 +1,232 @@
+"""Every number of an evaluation leaves here as a record that carries its n and its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binomtest, norm
+
+from palio.records.base import Record
+from palio.records.faults import InputError
+
+Array = NDArray[np.float64]
+CONFIDENCE = 0.95
+RESAMPLES = 10_000
+_CHUNK_CELLS = 4_000_000  # resampling weights held at once: 32 MB of int64
+
+
+class Proportion(Record, frozen=True, omit_defaults=False):
+    """Successes out of n independent yes/no trials.
+
+    Attributes:
+        rate: successes / n in [0, 1]; None when n is 0, and the interval is then [0, 1].
+        method: how the interval was made, e.g. "wilson".
+    """
+
+    successes: int
+    n: int
+    rate: float | None
+    low: float
+    high: float
+    confidence: float
+    method: str
+
+
+class Estimate(Record, frozen=True, omit_defaults=False):
+    """A mean over problems whose interval treats clusters, not rows, as independent.
+
+    Attributes:
+        value: the mean; None when n is 0, and the interval is then [low bound, high bound].
+        n: problems in the mean.
+        clusters: independent groups among them; equals n when every problem stands alone.
+        samples: rollouts behind the mean (n x k for sampled quantities).
+    """
+
+    value: float | None
+    n: int
+    clusters: int
+    samples: int
+    low: float
+    high: float
+    confidence: float
+    method: str
+
+
+def wilson(successes: int, n: int, confidence: float = CONFIDENCE) -> Proportion:
+    """Success rate with Wilson's score interval (Wilson 1927, by scipy's binomtest).
+
+    Raises:
+        InputError: not 0 <= successes <= n.
+    """
+    if not 0 <= successes <= n:
+        raise InputError(f"{successes} successes of {n} trials is impossible")
+    if n == 0:
+        return Proportion(
+            successes=0, n=0, rate=None, low=0.0, high=1.0, confidence=confidence, method="wilson"
+        )
+    interval = binomtest(successes, n).proportion_ci(confidence, method="wilson")
+    return Proportion(
+        successes=successes,
+        n=n,
+        rate=successes / n,
+        low=float(interval.low),
+        high=float(interval.high),
+        confidence=confidence,
+        method="wilson",
+    )
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Unbiased estimate of P(at least one of k rollouts succeeds) from c successes in n.
+
+    1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374, section 2.1); exact integers, one
+    rounding. The variance is large near n = k: n >= 2k is advised.
+
+    Raises:
+        InputError: not 0 <= c <= n, or not 1 <= k <= n.
+    """
+    if not (0 <= c <= n and 1 <= k <= n):
+        raise InputError(
+            f"pass@{k} cannot be estimated from {c} successes in {n} rollouts",
+            remedy="draw at least k rollouts a problem",
+        )
+    return 1 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def cluster_mean(
+    values: Sequence[float],
+    clusters: Sequence[str] | None = None,
+    *,
+    samples: int | None = None,
+    seed: int = 0,
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
+    bounds: tuple[float, float] = (0.0, 1.0),
+) -> Estimate:
+    """Mean over problems with a BCa bootstrap interval over clusters (Efron 1987).
+
+    Whole clusters are drawn with replacement and their rows pooled, so a cluster of three
+    paraphrases counts as one draw. In simulations with 20-300 clusters BCa covered 94-96 % at a
+    nominal 95 %, the percentile interval 92-95 %.
+
+    A bootstrap of values that are all equal has no width, which would claim certainty: if they sit
+    on a bound, the interval is Wilson's for 0 (or all) of the clusters, scaled to the bounds;
+    otherwise the whole range.
+
+    Args:
+        values: one number a problem, within `bounds`.
+        clusters: cluster label of each value; None means that each is its own.
+        samples: rollouts behind the values; default one a value.
+        seed: of the resampling; equal seeds give equal intervals.
+        confidence: coverage of the interval, in (0, 1).
+        resamples: bootstrap draws.
+        bounds: the range that a value can have.
+
+    Raises:
+        InputError: lengths differ, or a value is outside `bounds` or not finite.
+    """
+    data = np.asarray(values, dtype=np.float64)
+    sums, sizes = _by_cluster(data, clusters, bounds)
+    if not len(data):
+        low, high, method = *bounds, "none"
+    elif data.min() == data.max():
+        low, high, method = _degenerate(float(data[0]), len(sums), confidence, bounds)
+    else:
+        means = _resampled(sums, sizes, np.random.default_rng(seed), resamples)
+        low, high = _bca(sums, sizes, means, confidence)
+        method = "cluster bootstrap, BCa"
+    return Estimate(
+        value=float(data.mean()) if len(data) else None,
+        n=len(data),
+        clusters=len(sums),
+        samples=len(data) if samples is None else samples,
+        low=low,
+        high=high,
+        confidence=confidence,
+        method=method,
+    )
+
+
+def mean_pass_at_k(
+    counts: Sequence[tuple[int, int]],
+    k: int,
+    clusters: Sequence[str] | None = None,
+    *,
+    seed: int = 0,
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
+) -> Estimate:
+    """pass@k averaged over problems; `counts` holds (rollouts, successes) a problem."""
+    return cluster_mean(
+        [pass_at_k(n, c, k) for n, c in counts],
+        clusters,
+        samples=sum(n for n, _ in counts),
+        seed=seed,
+        confidence=confidence,
+        resamples=resamples,
+    )
+
+
+def _by_cluster(
+    data: Array, clusters: Sequence[str] | None, bounds: tuple[float, float]
+) -> tuple[Array, Array]:
+    """(sum, size) of each cluster, in order of the sorted labels."""
+    if clusters is not None and len(clusters) != len(data):
+        raise InputError(f"{len(data)} values but {len(clusters)} cluster labels")
+    slack = 1e-9
+    if len(data) and not (
+        np.isfinite(data).all()
+        and data.min() >= bounds[0] - slack
+        and data.max() <= bounds[1] + slack
+    ):
+        raise InputError(f"a value is outside [{bounds[0]}, {bounds[1]}] or not finite")
+    if clusters is None:
+        return data, np.ones(len(data))
+    labels, codes = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)
+    sums = np.bincount(codes, data, minlength=len(labels)).astype(np.float64)
+    return sums, np.bincount(codes, minlength=len(labels)).astype(np.float64)
+
+
+def _resampled(sums: Array, sizes: Array, rng: np.random.Generator, resamples: int) -> Array:
+    """Means of `resamples` draws of whole clusters; shape (resamples,)."""
+    count = len(sums)
+    weights = np.full(count, 1 / count)
+    step = max(1, _CHUNK_CELLS // count)
+    parts = []
+    for start in range(0, resamples, step):
+        draws = rng.multinomial(count, weights, size=min(step, resamples - start))
+        parts.append((draws @ sums) / (draws @ sizes))
+    return np.concatenate(parts)
+
+
+def _bca(sums: Array, sizes: Array, means: Array, confidence: float) -> tuple[float, float]:
+    """Bias-corrected, accelerated bounds of the bootstrap means (Efron 1987, equation 4.1)."""
+    estimate = sums.sum() / sizes.sum()
+    below = (np.sum(means < estimate) + 0.5 * np.sum(means == estimate)) / len(means)
+    tails = np.array([(1 - confidence) / 2, (1 + confidence) / 2])
+    if len(sums) > 1 and 0 < below < 1:
+        jackknife = (sums.sum() - sums) / (sizes.sum() - sizes)
+        spread = jackknife.mean() - jackknife
+        scale = 6 * float((spread**2).sum()) ** 1.5
+        acceleration = float((spread**3).sum()) / scale if scale > 0 else 0.0
+        bias = norm.ppf(below)
+        shifted = bias + norm.ppf(tails)
+        damping = 1 - acceleration * shifted
+        if (damping > 0).all():
+            tails = norm.cdf(bias + shifted / damping)
+    low, high = np.quantile(means, tails)
+    return float(min(low, estimate)), float(max(high, estimate))
+
+
+def _degenerate(
+    value: float, clusters: int, confidence: float, bounds: tuple[float, float]
+) -> tuple[float, float, str]:
+    low, high = bounds
+    if value not in bounds:
+        return low, high, "all values equal, whole range"
+    hits = wilson(clusters if value == high else 0, clusters, confidence)
+    width = high - low
+    return low + width * hits.low, low + width * hits.high, "wilson over clusters (all equal)"

@@ -1,0 +1,122 @@
+"""The intervals are the ones of the literature, and no number comes without its n."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import bootstrap, norm
+
+from palio.evaluate.statistics import cluster_mean, mean_pass_at_k, pass_at_k, wilson
+from palio.records import InputError
+
+
+@given(st.integers(0, 400), st.integers(1, 400), st.sampled_from([0.8, 0.95, 0.99]))
+def test_wilson_holds_every_rate_that_the_score_test_keeps(c: int, n: int, level: float) -> None:
+    c = min(c, n)
+    result = wilson(c, n, level)
+    assert result.n == n
+    assert 0 <= result.low <= c / n <= result.high <= 1
+    z = norm.ppf((1 + level) / 2)
+    for bound in (result.low, result.high):
+        if 1e-6 < bound < 1 - 1e-6:
+            statistic = (c / n - bound) / math.sqrt(bound * (1 - bound) / n)
+            assert abs(statistic) == pytest.approx(z, rel=1e-6)
+
+
+def test_wilson_gives_the_papers_interval() -> None:
+    result = wilson(32, 75)
+    assert (round(result.low, 3), round(result.high, 3)) == (0.321, 0.539)
+
+
+def test_wilson_of_nothing_claims_nothing() -> None:
+    result = wilson(0, 0)
+    assert (result.rate, result.low, result.high, result.n) == (None, 0.0, 1.0, 0)
+
+
+@pytest.mark.parametrize(("c", "n"), [(-1, 5), (6, 5), (1, 0)])
+def test_impossible_counts_are_refused(c: int, n: int) -> None:
+    with pytest.raises(InputError):
+        wilson(c, n)
+
+
+@given(st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), st.data())
+def test_pass_at_k_is_the_share_of_k_subsets_with_a_success(
+    pair: tuple[int, int], data: st.DataObject
+) -> None:
+    n, c = pair
+    k = data.draw(st.integers(1, n))
+    subsets = list(itertools.combinations([True] * c + [False] * (n - c), k))
+    assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
+
+
+def test_pass_at_k_needs_k_rollouts() -> None:
+    with pytest.raises(InputError, match="at least k rollouts"):
+        pass_at_k(4, 2, 8)
+
+
+def test_pass_at_1_is_the_success_rate_and_pass_at_n_the_solved_share() -> None:
+    counts = [(8, 0), (8, 1), (8, 8), (8, 3)]
+    one, eight = mean_pass_at_k(counts, 1), mean_pass_at_k(counts, 8)
+    assert one.value == pytest.approx(12 / 32)
+    assert eight.value == pytest.approx(3 / 4)
+    assert (one.n, one.samples, eight.n, eight.samples) == (4, 32, 4, 32)
+
+
+def test_bootstrap_agrees_with_scipy_when_each_problem_stands_alone() -> None:
+    values = np.random.default_rng(5).beta(1, 3, size=60)
+    ours = cluster_mean(values.tolist(), seed=1, resamples=20_000)
+    theirs = bootstrap(
+        (values,), np.mean, method="BCa", n_resamples=20_000, rng=np.random.default_rng(2)
+    ).confidence_interval
+    assert ours.low == pytest.approx(theirs.low, abs=0.004)
+    assert ours.high == pytest.approx(theirs.high, abs=0.004)
+
+
+def test_copies_in_a_cluster_do_not_narrow_the_interval() -> None:
+    values = [float(v) for v in np.random.default_rng(3).random(40) < 0.4]
+    labels = [f"c{i}" for i in range(40)]
+    alone = cluster_mean(values, labels, seed=1)
+    copied = cluster_mean(values * 5, labels * 5, seed=1)
+    naive = cluster_mean(values * 5, seed=1)
+    assert (copied.low, copied.high) == (alone.low, alone.high)
+    assert (copied.n, copied.clusters) == (200, 40)
+    assert naive.high - naive.low < 0.6 * (copied.high - copied.low)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.sampled_from("abcdef")), max_size=30),
+    st.integers(0, 5),
+)
+@settings(max_examples=60, deadline=None)
+def test_bootstrap_is_seeded_bounded_and_free_of_row_order(
+    rows: list[tuple[float, str]], seed: int
+) -> None:
+    values, labels = [v for v, _ in rows], [c for _, c in rows]
+    first = cluster_mean(values, labels, seed=seed, resamples=200)
+    again = cluster_mean(values[::-1], labels[::-1], seed=seed, resamples=200)
+    assert first.low == pytest.approx(again.low)
+    assert 0 - 1e-12 <= first.low <= first.high <= 1 + 1e-12
+    if first.value is not None:
+        assert first.low <= first.value + 1e-12
+        assert first.value <= first.high + 1e-12
+
+
+def test_no_success_at_all_still_has_a_width() -> None:
+    result = mean_pass_at_k([(8, 0)] * 60, 1)
+    assert (result.value, result.low) == (0.0, 0.0)
+    assert result.high == pytest.approx(wilson(0, 60).high)
+    assert "wilson" in result.method
+
+
+def test_bad_values_are_refused() -> None:
+    with pytest.raises(InputError, match="not finite"):
+        cluster_mean([0.5, math.nan])
+    with pytest.raises(InputError, match="outside"):
+        cluster_mean([1.5])
+    with pytest.raises(InputError, match="labels"):
+        cluster_mean([0.5], ["a", "b"])
