@@ -1,0 +1,138 @@
+"""What an agent returns is a claim: every departure from the record is named in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from palio.broker.ledger import argument_key
+from palio.broker.record import given_answer
+from palio.broker.wire import load_json, plain_json
+from palio.records import DispatchEvent, Event, InputError
+
+MAX_SENTENCES = 20
+"""A forged dialogue of 10,000 steps must not fill the record; the rest is counted."""
+
+
+class ClaimReport(NamedTuple):
+    """A claim beside the record.
+
+    Attributes:
+        answer: the record's answer; the claim's when no recommend_product call was recorded.
+        terminated: whether the claim says so.
+        differences: one sentence each, at most `MAX_SENTENCES` and a count of the rest.
+    """
+
+    answer: Any
+    terminated: bool
+    differences: tuple[str, ...]
+
+
+class _ClaimedCall(NamedTuple):
+    step: int
+    tool: str
+    arguments: Any
+    result: Any
+
+    def name(self) -> str:
+        return f"{self.tool}({_short(plain_json(self.arguments))})"
+
+
+def compare_claim(claim: Any, events: Sequence[Event], answer: Any) -> ClaimReport:
+    """Compare a returned dialogue with the record.
+
+    Agents of the existing arena may give recommend_product and terminate only as steps of what
+    they return. That is accepted, and noted: the answer is then the claim's.
+
+    Args:
+        claim: list of dialogue steps (`completion.message.tool_call` holds the calls), or None
+            when the run returned nothing: then nothing is compared.
+        events: the record.
+        answer: the record's answer, None if no recommend_product call was recorded.
+    """
+    if not isinstance(claim, list):
+        return ClaimReport(answer, False, ())
+    dispatches = [event for event in events if isinstance(event, DispatchEvent) and not event.error]
+    calls = list(_claimed_calls(claim))
+    if not claim and dispatches:
+        note = f"the returned dialogue is empty, the record holds {len(dispatches)} calls"
+        return ClaimReport(answer, False, (note,))
+    sentences, unclaimed = _match(calls, dispatches)
+    sentences += [f"the dialogue leaves out {_event_name(event)}" for event in unclaimed]
+    claimed = [call for call in calls if call.tool == "recommend_product"]
+    if claimed:
+        theirs = given_answer(claimed[-1].arguments)
+        if answer is None and theirs is not None:
+            answer = theirs
+        elif theirs is not None and plain_json(theirs) != plain_json(answer):
+            sentences.append(
+                f"the dialogue answers {_short(plain_json(theirs))}, "
+                f"the last recorded answer is {_short(plain_json(answer))}"
+            )
+    return ClaimReport(answer, any(call.tool == "terminate" for call in calls), _capped(sentences))
+
+
+def _match(
+    calls: Sequence[_ClaimedCall], dispatches: Sequence[DispatchEvent]
+) -> tuple[list[str], list[DispatchEvent]]:
+    waiting: dict[tuple[str, str], list[DispatchEvent]] = {}
+    for event in dispatches:
+        key = (event.tool, argument_key(event.tool, event.arguments))
+        waiting.setdefault(key, []).append(event)
+    sentences = []
+    for call in calls:
+        queue = waiting.get((call.tool, argument_key(call.tool, plain_json(call.arguments))))
+        if not queue:
+            sentences.append(_never_happened(call))
+            continue
+        event = queue.pop(0)
+        if call.result is not None and not _same_result(call.result, event.result):
+            sentences.append(
+                f"step {call.step} claims another result of {call.name()} than event {event.seq} "
+                "holds"
+            )
+    left = [event for queue in waiting.values() for event in queue]
+    return sentences, sorted(left, key=lambda event: event.seq)
+
+
+def _never_happened(call: _ClaimedCall) -> str:
+    if call.tool in ("recommend_product", "terminate"):
+        return f"{call.name()} stands only in the returned dialogue (step {call.step})"
+    return f"step {call.step} claims {call.name()}, a call that never happened"
+
+
+def _claimed_calls(claim: Sequence[Any]) -> Iterator[_ClaimedCall]:
+    for number, step in enumerate(claim, start=1):
+        completion = step.get("completion") if isinstance(step, Mapping) else None
+        message = completion.get("message") if isinstance(completion, Mapping) else None
+        calls = message.get("tool_call") if isinstance(message, Mapping) else None
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, Mapping) and isinstance(call.get("name"), str):
+                arguments = call.get("parameters", call.get("arguments"))
+                arguments = {} if arguments is None else arguments
+                yield _ClaimedCall(number, call["name"], arguments, call.get("result"))
+
+
+def _same_result(claimed: Any, recorded: str) -> bool:
+    """Equal as JSON; a claimed text may also be the recorded text, with or without warnings."""
+    if isinstance(claimed, str) and (claimed == recorded or claimed.startswith(recorded + "\n")):
+        return True
+    try:
+        return bool(claimed == load_json(recorded))
+    except (InputError, RecursionError):
+        return False
+
+
+def _event_name(event: DispatchEvent) -> str:
+    return f"{event.tool}({_short(event.arguments)}) of event {event.seq}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _capped(sentences: list[str]) -> tuple[str, ...]:
+    if len(sentences) <= MAX_SENTENCES:
+        return tuple(sentences)
+    rest = len(sentences) - MAX_SENTENCES
+    return (*sentences[:MAX_SENTENCES], f"and {rest} more differences")

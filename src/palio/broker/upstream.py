@@ -1,0 +1,260 @@
+"""What a model server does wrong comes back as one typed error, after bounded retries."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Protocol, Self, runtime_checkable
+
+import aiohttp
+
+from palio.broker.wire import garbage, load_json, read_completion
+from palio.records import FaultCode, InputError, PalioError, UpstreamError
+
+MAX_REPLY = 32_000_000
+"""Bytes; the longest completion that a 1 M token context can give is under 8 MB."""
+MAX_WAIT = 30.0
+"""Seconds; a longer Retry-After than this is not honoured, the run would be over first."""
+
+
+@runtime_checkable
+class Upstream(Protocol):
+    """Answers chat completions; must be safe to call from many threads."""
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The response to an OpenAI chat.completions request.
+
+        Raises:
+            UpstreamError: the model server failed (platform).
+            RejectedError: the request itself is refused (agent).
+        """
+
+
+class RejectedError(PalioError):
+    """The model server refuses this request (400, 413, 422: too long, malformed): the agent's."""
+
+
+class _RateLimitedError(UpstreamError):
+    """429; `retry_after` is what the server asked for in seconds, None if it did not say."""
+
+    def __init__(self, what: str, where: str, retry_after: float | None) -> None:
+        super().__init__(
+            what,
+            code=FaultCode.upstream_rate_limited,
+            retryable=True,
+            where=where,
+            remedy="lower the concurrency, or raise the server's quota, then resume the run",
+        )
+        self.retry_after = retry_after
+
+
+class _NoUpstream:
+    """Stands where no model server is configured."""
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Always fails."""
+        del body
+        raise UpstreamError(
+            "no model server is configured",
+            code=FaultCode.upstream_unreachable,
+            remedy="name one, for example with --model-url",
+        )
+
+
+no_upstream = _NoUpstream()
+
+
+def ask(upstream: Upstream, body: dict[str, Any]) -> dict[str, Any] | PalioError:
+    """The upstream's response, or the palio error it raised; any other exception is its bug."""
+    try:
+        return upstream.complete(body)
+    except PalioError as error:
+        if isinstance(error, UpstreamError | RejectedError):
+            return error
+        return RejectedError(error.what, where=error.where, remedy=error.remedy)
+    except Exception as error:  # noqa: BLE001 - an upstream's bug is the platform's fault
+        return UpstreamError(
+            f"the upstream raised {type(error).__name__}: {error}"[:300],
+            code=FaultCode.upstream_server_error,
+        )
+
+
+class HttpUpstream:
+    """An OpenAI-compatible model server over HTTP, with retries; usable from any thread or loop.
+
+    All requests run on one event loop in one thread of its own, which starts with the first request
+    and ends with `close`.
+
+    Args:
+        url: base URL with the version, e.g. http://127.0.0.1:8000/v1.
+        api_key: sent as a bearer token, "" for none.
+        timeout_s: seconds for one try.
+        retries: tries after the first one, on 429, 5xx, time-outs, broken connections and garbage.
+        model: when set, replaces the model that every request names.
+        backoff_s: wait before the first retry; it doubles each time. A Retry-After header wins.
+        connections: most requests in flight.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str = "",
+        timeout_s: float = 120.0,
+        retries: int = 3,
+        *,
+        model: str = "",
+        backoff_s: float = 0.5,
+        connections: int = 64,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.url = url.rstrip("/") + "/chat/completions"
+        self.model = model
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._timeout_s = timeout_s
+        self._retries = retries
+        self._backoff_s = backoff_s
+        self._connections = connections
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._client: aiohttp.ClientSession | None = None
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """See `Upstream.complete`; blocks the calling thread."""
+        return asyncio.run_coroutine_threadsafe(self._complete(body), self._running()).result()
+
+    async def acomplete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """See `Upstream.complete`; for callers on any event loop."""
+        future = asyncio.run_coroutine_threadsafe(self._complete(body), self._running())
+        return await asyncio.wrap_future(future)
+
+    def close(self) -> None:
+        """Close connections and the thread; requests in flight fail."""
+        with self._lock:
+            loop, thread, self._loop = self._loop, self._thread, None
+        if loop is None or thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(self._shut(), loop).result(timeout=10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=10)
+        loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name="palio-upstream", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+    async def _shut(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+        mine = asyncio.current_task()
+        tasks = [task for task in asyncio.all_tasks() if task is not mine]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.model:
+            body = {**body, "model": self.model}
+        wait = self._backoff_s
+        for attempt in range(self._retries + 1):
+            try:
+                return await self._try(body)
+            except UpstreamError as error:
+                if not error.retryable or attempt == self._retries:
+                    raise
+                asked = error.retry_after if isinstance(error, _RateLimitedError) else None
+                await self._sleep(min(MAX_WAIT, wait if asked is None else asked))
+                wait *= 2
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    async def _try(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self._client is None:
+            connector = aiohttp.TCPConnector(limit=self._connections)
+            self._client = aiohttp.ClientSession(connector=connector, timeout=self._timeout)
+        try:
+            async with self._client.post(self.url, json=body, headers=self._headers) as reply:
+                data = await _read(reply)
+                if reply.status != 200:
+                    raise self._refusal(reply.status, data, reply.headers.get("Retry-After"))
+        except TimeoutError as error:
+            raise self._error(
+                f"no answer within {self._timeout_s:g} s", FaultCode.upstream_timed_out
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._error(
+                f"cannot talk to the model server: {error or type(error).__name__}"[:300],
+                FaultCode.upstream_unreachable,
+            ) from error
+        try:
+            response = load_json(data)
+        except InputError as error:
+            raise garbage(f"the model server's answer is {error.what}", self.url) from error
+        read_completion(response, self.url)
+        return dict(response)
+
+    def _refusal(self, status: int, data: bytes, after: str | None) -> PalioError:
+        text = data[:300].decode("utf-8", "replace")
+        what = f"the model server answered {status}: {text}"
+        if status in (400, 413, 422):
+            return RejectedError(what, where=self.url)
+        if status == 429:
+            return _RateLimitedError(what, self.url, _seconds(after))
+        if status >= 500 or status == 408:
+            return self._error(what, FaultCode.upstream_server_error)
+        return UpstreamError(
+            what,
+            code=FaultCode.upstream_server_error,
+            where=self.url,
+            remedy="check the URL, the key and the model name",
+        )
+
+    def _error(self, what: str, code: FaultCode) -> UpstreamError:
+        return UpstreamError(
+            what,
+            code=code,
+            retryable=True,
+            where=self.url,
+            remedy="see that the model server runs and has capacity, then resume the run",
+        )
+
+
+async def _read(reply: aiohttp.ClientResponse) -> bytes:
+    data = await reply.content.read(MAX_REPLY + 1)
+    chunks = [data]
+    size = len(data)
+    while data and size <= MAX_REPLY:
+        data = await reply.content.read(MAX_REPLY + 1 - size)
+        chunks.append(data)
+        size += len(data)
+    if size > MAX_REPLY:
+        raise garbage(f"the model server's answer is longer than {MAX_REPLY} bytes")
+    return b"".join(chunks)
+
+
+def _seconds(after: str | None) -> float | None:
+    try:
+        return max(0.0, float(after)) if after else None
+    except ValueError:
+        return None
