@@ -1,0 +1,55 @@
+"""A world is a catalogue, its search index and one declared configuration, known by one digest."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal
+
+from palio.records import Record, digest
+from palio.world.catalogue import Catalogue
+from palio.world.search import SearchIndex, SearchSpec
+
+
+class WorldConfig(Record, frozen=True, omit_defaults=False):
+    """How a world shows itself to an agent; part of every artefact made in it.
+
+    Attributes:
+        rows: "full" as in ShoppingBench, or "compact": fewer fields and shorter numbers, because
+            observations are what costs a small model its tokens.
+        filters_mode: a filter that cannot be read is ignored in both modes; "compat" is silent
+            about it as the arena is, "warn" tells the agent.
+        spec: search semantics.
+        max_steps: model turns that an episode may take.
+    """
+
+    name: str
+    rows: Literal["full", "compact"] = "full"
+    filters_mode: Literal["warn", "compat"] = "warn"
+    spec: SearchSpec = SearchSpec()
+    max_steps: int = 25
+
+
+FULL = WorldConfig(name="full")
+"""The arena's world: 10 results a page, every field, 25 steps."""
+
+COMPACT = WorldConfig(name="compact", rows="compact", spec=SearchSpec(page_size=5), max_steps=10)
+"""The demo's world: 5 results a page, short rows, 10 steps."""
+
+
+class World:
+    """A catalogue that can be searched under one configuration; picklable."""
+
+    def __init__(self, catalogue: Catalogue, index: SearchIndex, config: WorldConfig) -> None:
+        self.catalogue = catalogue
+        self.index = index
+        self.config = config
+
+    @classmethod
+    def build(cls, catalogue: Catalogue, config: WorldConfig = FULL) -> World:
+        """Index the catalogue (about 25,000 products a second) and wrap it."""
+        return cls(catalogue, SearchIndex.build(catalogue, config.spec), config)
+
+    @cached_property
+    def digest(self) -> str:
+        """``sha256:<hex>`` of catalogue and configuration: equal digests answer calls equally."""
+        return digest({"catalogue": self.catalogue.digest, "config": self.config})
