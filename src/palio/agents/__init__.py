@@ -1,1 +1,1 @@
-"""The agent contract, the bundled agents and the scripted models they talk to."""
+"""The agent contract, the bundled agents, scripted models and a policy agent for any endpoint."""

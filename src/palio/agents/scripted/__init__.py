@@ -1,0 +1,5 @@
+"""Scripted models: programs that see only the conversation and answer like a model server."""
+
+from palio.agents.scripted.upstream import MODELS, ScriptedUpstream
+
+__all__ = ["MODELS", "ScriptedUpstream"]

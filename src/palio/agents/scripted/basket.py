@@ -1,0 +1,61 @@
+"""Whether a basket stays within the budget: asked of the voucher tool, else computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from palio.agents.reading import WantedVoucher
+from palio.agents.scripted.desk import Desk
+
+TOOL = "calculate_voucher"
+
+
+def affordable(desk: Desk, basket: Sequence[tuple[str, float]], voucher: WantedVoucher) -> bool:
+    """Whether (product id, price) pairs fit the budget; asks the tool where it is offered.
+
+    Raises:
+        NextTurn, OutOfTurns: see `Desk.ask`.
+    """
+    desk.say(" ".join(f"{product_id} {number(price)}" for product_id, price in basket) + ".")
+    prices = [price for _, price in basket]
+    if desk.offered and TOOL not in desk.offered:
+        after = total_after(sum(prices), voucher)
+        within = after <= voucher.budget
+    else:
+        rows = desk.ask(TOOL, voucher_arguments(prices, voucher))
+        row = rows[0] if rows else {}
+        if "total_after" not in row:
+            return True
+        after, within = row["total_after"], bool(row.get("within_budget"))
+    desk.say(f"{number(after)} within {number(voucher.budget)} {'yes' if within else 'no'}.")
+    return within
+
+
+def voucher_arguments(prices: Sequence[float], voucher: WantedVoucher) -> dict[str, Any]:
+    """Arguments of `calculate_voucher`, in the order that training relies on."""
+    arguments: dict[str, Any] = {
+        "product_prices": ",".join(str(number(price)) for price in prices),
+        "voucher_type": voucher.discount_type,
+        "discount_value": number(voucher.value),
+        "threshold": number(voucher.threshold),
+        "budget": number(voucher.budget),
+    }
+    if voucher.cap:
+        arguments["cap"] = number(voucher.cap)
+    return arguments
+
+
+def total_after(total: float, voucher: WantedVoucher) -> float:
+    """What a total costs after the voucher, which applies from its threshold on."""
+    if total < voucher.threshold:
+        return total
+    if voucher.discount_type == "fixed":
+        return max(0.0, total - voucher.value)
+    cut = total * voucher.value / 100
+    return total - min(cut, voucher.cap) if voucher.cap else total - cut
+
+
+def number(amount: float) -> int | float:
+    """Integral amounts as integers, as the tools print them."""
+    return int(amount) if float(amount).is_integer() else amount

@@ -1,0 +1,241 @@
+"""Any upstream becomes an OpenAI-compatible model server; the `openai` client works unchanged.
+
+Routes: POST /v1/chat/completions (whole, or as server-sent events with "stream": true),
+GET /v1/models, GET /v1/models/{id}, GET /health.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from aiohttp import web
+
+from palio.agents.stream import sse_events
+from palio.broker.upstream import RejectedError, Upstream
+from palio.records import ConfigError, FaultCode, UpstreamError
+
+BODY_LIMIT = 64 * 1024 * 1024
+START_S = 10.0
+_STATUS = {
+    FaultCode.upstream_rate_limited: 429,
+    FaultCode.upstream_timed_out: 504,
+    FaultCode.upstream_unreachable: 503,
+    FaultCode.upstream_garbage: 502,
+}
+
+
+class RequestError(Exception):
+    """A refusal in OpenAI's form."""
+
+    def __init__(self, status: int, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        kind = "server_error" if status >= 500 else "invalid_request_error"
+        self.body = {
+            "error": {"message": message, "type": kind, "param": None, "code": code or None}
+        }
+
+
+def make_app(
+    upstream: Upstream, *, models: tuple[str, ...] | None = None, api_key: str = ""
+) -> web.Application:
+    """The server's application.
+
+    Args:
+        upstream: who answers; called from worker threads.
+        models: names to list and to accept; None: the upstream's own `models`, else any name.
+        api_key: when set, requests must carry it as a bearer token.
+    """
+    known = models if models is not None else tuple(getattr(upstream, "models", ()))
+    routes = Routes(upstream, known, api_key)
+    app = web.Application(client_max_size=BODY_LIMIT, middlewares=[openai_errors])
+    app.router.add_post("/v1/chat/completions", routes.chat)
+    app.router.add_get("/v1/models", routes.list_models)
+    app.router.add_get("/v1/models/{model}", routes.show_model)
+    app.router.add_get("/health", routes.health)
+    return app
+
+
+@web.middleware
+async def openai_errors(request: web.Request, handler: Any) -> web.StreamResponse:
+    """Every refusal, ours or aiohttp's, as an OpenAI error body."""
+    try:
+        response: web.StreamResponse = await handler(request)
+    except RequestError as error:
+        return web.json_response(error.body, status=error.status)
+    except web.HTTPException as error:
+        refusal = RequestError(error.status, error.reason)
+        return web.json_response(refusal.body, status=error.status)
+    return response
+
+
+class Routes:
+    """The handlers of one server."""
+
+    def __init__(self, upstream: Upstream, models: tuple[str, ...], api_key: str) -> None:
+        self.upstream = upstream
+        self.models = models
+        self.api_key = api_key
+        self.served = 0
+
+    async def health(self, _: web.Request) -> web.Response:
+        """Liveness, and how many completions were served: green alone says nothing."""
+        return web.json_response({"status": "ok", "completions": self.served})
+
+    async def list_models(self, request: web.Request) -> web.Response:
+        """The models in OpenAI's list form."""
+        self._check_key(request)
+        return web.json_response({"object": "list", "data": [_model(name) for name in self.models]})
+
+    async def show_model(self, request: web.Request) -> web.Response:
+        """One model."""
+        self._check_key(request)
+        self._check_model(request.match_info["model"])
+        return web.json_response(_model(request.match_info["model"]))
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """One chat completion, streamed when asked for."""
+        self._check_key(request)
+        body = await _json_body(request)
+        self._check_model(str(body.get("model", "")))
+        if not isinstance(body.get("messages"), list) or not body["messages"]:
+            raise RequestError(400, "`messages` must be a non-empty list")
+        try:
+            answer = await asyncio.to_thread(self.upstream.complete, body)
+        except RejectedError as error:
+            raise RequestError(400, str(error)) from error
+        except UpstreamError as error:
+            raise RequestError(_STATUS.get(FaultCode(error.code), 500), str(error)) from error
+        self.served += 1
+        if not body.get("stream"):
+            return web.json_response(answer)
+        return await _stream(request, body, answer)
+
+    def _check_key(self, request: web.Request) -> None:
+        given = request.headers.get("Authorization", "")
+        wanted = f"Bearer {self.api_key}"
+        if self.api_key and not hmac.compare_digest(given.encode(), wanted.encode()):
+            raise RequestError(401, "wrong or missing API key", "invalid_api_key")
+
+    def _check_model(self, name: str) -> None:
+        if self.models and name not in self.models:
+            raise RequestError(
+                404,
+                f"the model {name!r} does not exist; known: {', '.join(self.models)}",
+                "model_not_found",
+            )
+
+
+async def _json_body(request: web.Request) -> dict[str, Any]:
+    try:
+        body = json.loads(await request.read())
+    except (ValueError, RecursionError) as error:
+        raise RequestError(400, f"the body is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise RequestError(400, "the body must be a JSON object")
+    return body
+
+
+async def _stream(
+    request: web.Request, body: Mapping[str, Any], answer: Mapping[str, Any]
+) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    response.headers["Cache-Control"] = "no-cache"
+    await response.prepare(request)
+    options = body.get("stream_options") or {}
+    usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
+    for event in sse_events(answer, include_usage=usage):
+        await response.write(event)
+    await response.write_eof()
+    return response
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "palio"}
+
+
+class ModelServer:
+    """A model server in a thread of its own; use it as a context manager.
+
+    Args:
+        port: 0 picks a free one; `url` tells it.
+
+    Raises:
+        ConfigError: on entering, when the address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        models: tuple[str, ...] | None = None,
+        api_key: str = "",
+    ) -> None:
+        self.app = make_app(upstream, models=models, api_key=api_key)
+        self.host = host
+        self.port = port
+        self._ready = threading.Event()
+        self._failure: OSError | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="palio-model-server", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Base URL of the API, ending in /v1."""
+        return f"http://{self.host}:{self.port}/v1"
+
+    def __enter__(self) -> ModelServer:
+        self._thread.start()
+        self._ready.wait(START_S)
+        if self._failure is not None or not self._ready.is_set():
+            raise ConfigError(
+                f"cannot serve on {self.host}:{self.port}: {self._failure or 'no answer'}",
+                remedy="choose another port",
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop serving and wait for the thread."""
+        if self._loop is not None and self._stop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(START_S)
+
+    def wait(self) -> None:
+        """Block until the server stops."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, self.host, self.port)
+            await site.start()
+            self.port = runner.addresses[0][1]
+            self._ready.set()
+            await self._stop.wait()
+        except OSError as error:
+            self._failure = error
+            self._ready.set()
+        finally:
+            await runner.cleanup()
