@@ -13,19 +13,19 @@ from palio.judging.encoders import (
     minilm_encoder,
     precomputed_encoder,
 )
+from palio.judging.evidence import EvidenceJudge
 from palio.judging.format import Step, call_reward, format_score, length_score, step_reward
 from palio.judging.lexical import LexicalEncoder
 from palio.judging.outcome import (
     LookupFailedError,
     OutcomeScorer,
     infrastructure_fault,
-    within_budget,
 )
-from palio.judging.richness import CATALOGUE_TOOLS, richness_verdict
+from palio.judging.richness import axis_of, richness_verdict
 
 __all__ = [
-    "CATALOGUE_TOOLS",
     "ENCODERS",
+    "EvidenceJudge",
     "LexicalEncoder",
     "LookupFailedError",
     "OutcomeScorer",
@@ -35,6 +35,7 @@ __all__ = [
     "TitleEncoder",
     "TitleUnavailableError",
     "answer_ids",
+    "axis_of",
     "call_reward",
     "coefficient",
     "default_encoder",
@@ -47,5 +48,4 @@ __all__ = [
     "precomputed_encoder",
     "richness_verdict",
     "step_reward",
-    "within_budget",
 ]

@@ -10,10 +10,11 @@ from palio.judging.encoders import TitleEncoder, TitleUnavailableError
 from palio.judging.rules import FIELDS, Wanted, count, wanted
 from palio.records.base import digest
 from palio.records.faults import Blame, ConfigError
-from palio.records.problem import Problem, Voucher
+from palio.records.problem import Problem
 from palio.records.product import Product
 from palio.records.trajectory import Ending, Fault, FaultCode, Trajectory
 from palio.records.verdict import PROFILES, JudgeId, OutcomeVerdict, Profile
+from palio.world.voucher import within_budget
 
 SCORER = "outcome"
 SCORER_VERSION = "1"
@@ -158,8 +159,7 @@ class OutcomeScorer:
         if problem.kind == "shop":
             scores["shop"] = int(complete and one_shop)
         else:
-            total = sum([product.price for product in basket])
-            scores["budget"] = int(complete and within_budget(total, one_shop, problem.voucher))
+            scores["budget"] = int(complete and _affordable(basket, problem))
         return scores
 
     def _positions(
@@ -258,27 +258,6 @@ def infrastructure_fault(trajectory: Trajectory) -> Fault | None:
     return None
 
 
-def within_budget(total: float, one_shop: bool, voucher: Voucher | None) -> bool:
-    """Whether a basket fits the budget, as it is or after the voucher.
-
-    A platform voucher always qualifies, a shop voucher only for a basket of one shop; the
-    threshold is inclusive. A percentage voucher without a cap is not capped.
-    """
-    if voucher is None:
-        raise ConfigError("a voucher problem without a voucher cannot be scored")
-    if total <= voucher.budget:
-        return True
-    qualifies = voucher.voucher_type == "platform" or one_shop
-    if not qualifies or total < voucher.threshold:
-        return False
-    if voucher.discount_type == "fixed":
-        return total - (voucher.face_value or 0.0) <= voucher.budget
-    after = total * (1 - (voucher.discount or 0.0))
-    if voucher.cap is not None:
-        after = max(after, total - voucher.cap)
-    return after <= voucher.budget
-
-
 def succeeded(problem: Problem, scores: Mapping[str, float]) -> bool:
     """Strict success (ASR): rule >= 1, and shop or budget >= 1 for those kinds."""
     extra = EXTRA_KEY.get(problem.kind, "")
@@ -291,6 +270,15 @@ def zero_scores(problem: Problem) -> dict[str, float]:
         return dict.fromkeys(("product", "gt", "rule", "title", "keyword", "web"), 0.0)
     extra = EXTRA_KEY[problem.kind]
     return dict.fromkeys(("product", "gt", "rule", *FIELDS, *([extra] if extra else [])), 0.0)
+
+
+def _affordable(basket: Sequence[Product], problem: Problem) -> bool:
+    if problem.voucher is None:
+        raise ConfigError(
+            "a voucher problem without a voucher cannot be scored", where=problem.problem_id
+        )
+    prices = [product.price for product in basket]
+    return within_budget(prices, problem.voucher, [product.shop_id for product in basket])
 
 
 def _wanted_ids(problem: Problem) -> int:

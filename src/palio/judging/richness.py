@@ -5,17 +5,8 @@ from __future__ import annotations
 from palio.records.base import digest
 from palio.records.trajectory import Trajectory
 from palio.records.verdict import Axis, JudgeId, RichnessVerdict
+from palio.world.arguments import CATALOGUE_TOOLS
 
-CATALOGUE_TOOLS = frozenset(
-    {
-        "find_product",
-        "view_product_information",
-        "check_product_match",
-        "find_products_in_same_shop",
-        "calculate_voucher",
-    }
-)
-"""The denominator of richness: tools that ask the catalogue."""
 RICHNESS = "richness"
 RICHNESS_VERSION = "1"
 
