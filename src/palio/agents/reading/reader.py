@@ -1,0 +1,84 @@
+"""A request's text becomes what it asks for, by the inverse of the paraphrase banks.
+
+Exact on generated requests of every bank (a property test), best effort on real ones. The text is
+all it sees: the lexicon is allowed, targets and catalogues are not.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from palio.agents.reading.items import split_items, wants_same_shop
+from palio.agents.reading.prices import mark_amounts, take_price
+from palio.agents.reading.vocabulary import line_words, take_services, take_type, take_values
+from palio.agents.reading.vouchers import split_voucher
+from palio.agents.reading.wanted import Wanted, WantedItem
+from palio.world.synthesis.wording import filler_words
+
+_SPACE = re.compile(r"\s+")
+_WORD = re.compile(r"[^\W_]+(?:[-'./:*&+#%][^\W_]+)*")
+
+
+@lru_cache(maxsize=4096)
+def read_request(query: str) -> Wanted:
+    """Read a request.
+
+    Args:
+        query: the text that an agent sees; a request in lower case throughout is read with the
+            compact world's lexicon, any other with the full one's.
+    """
+    text, voucher = split_voucher(query)
+    world = "compact" if text.strip().islower() else "full"
+    text = mark_amounts(_SPACE.sub(" ", text).strip().lower().replace("\u2019", "'"))
+    same_shop = wants_same_shop(text) or bool(voucher and voucher.voucher_type == "shop")
+    items: list[WantedItem] = []
+    for part in split_items(text, same_shop=same_shop):
+        item = read_item(part, world)
+        if items and not item.words:
+            items[-1] = _merged(items[-1], item)
+        else:
+            items.append(item)
+    return Wanted(items=tuple(items), same_shop=same_shop, voucher=voucher)
+
+
+def read_item(text: str, world: str) -> WantedItem:
+    """Read one item's lower-case text with a world's lexicon."""
+    text, services = take_services(text)
+    text, low, high = take_price(text)
+    text, group, kind = take_type(text, world)
+    text, values = take_values(text, world, group)
+    words = [word for word in _WORD.findall(text) if word not in filler_words()]
+    return WantedItem(
+        words=_ordered(words, kind, world), values=values, low=low, high=high, services=services
+    )
+
+
+def _ordered(words: list[str], kind: str, world: str) -> tuple[str, ...]:
+    """Brand, line, type, features: unknown words first where a type is known, then the type."""
+    lines = [word for word in words if word in line_words(world)]
+    rest = [word for word in words if word not in line_words(world)]
+    if not kind:
+        return tuple(dict.fromkeys(words))
+    features = [word for word in rest if word in _feature_words(world)]
+    brands = [word for word in rest if word not in _feature_words(world)]
+    return tuple(dict.fromkeys([*brands, *lines, *kind.split(), *features]))
+
+
+@lru_cache(maxsize=4)
+def _feature_words(world: str) -> frozenset[str]:
+    from palio.world.synthesis.lexicon import load_lexicon
+
+    groups = load_lexicon(world).groups
+    return frozenset(word for g in groups for text in g.features for word in text.split())
+
+
+def _merged(item: WantedItem, more: WantedItem) -> WantedItem:
+    """An item with constraints that a following clause adds."""
+    return WantedItem(
+        words=item.words,
+        values=(*item.values, *(pair for pair in more.values if pair not in item.values)),
+        low=item.low if item.low is not None else more.low,
+        high=item.high if item.high is not None else more.high,
+        services=tuple(dict.fromkeys([*item.services, *more.services])),
+    )
