@@ -116,7 +116,7 @@ class OutcomeScorer:
     def _scored(
         self, problem: Problem, trajectory: Trajectory, profile: Profile
     ) -> tuple[dict[str, float], bool, tuple[str, ...]]:
-        if trajectory.fault is not None or trajectory.ending in AGENT_FAILURES:
+        if agent_failed(trajectory):
             what = trajectory.fault.what if trajectory.fault else str(trajectory.ending)
             return zero_scores(problem), False, (f"agent failed: {what}",)
         ids = answer_ids(trajectory.answer, profile)
@@ -256,6 +256,14 @@ def infrastructure_fault(trajectory: Trajectory) -> Fault | None:
     if trajectory.ending is Ending.infra and fault is None:
         return Fault(code=FaultCode.run_interrupted, what="the run ended without a named fault")
     return None
+
+
+def agent_failed(trajectory: Trajectory) -> bool:
+    """Whether the agent itself ended the run: its fault, a crash, a time-out, a bad answer."""
+    fault = trajectory.fault
+    if fault is not None:
+        return fault.blame is Blame.agent
+    return trajectory.ending in AGENT_FAILURES
 
 
 def succeeded(problem: Problem, scores: Mapping[str, float]) -> bool:
