@@ -1,7 +1,7 @@
 """Versioned problem suites, leak clusters and the pools that a problem may live in."""
 
 from palio.suites.clusters import EDGE_KINDS, Clustering, Edge, EdgeKind, leak_clusters
-from palio.suites.files import check_suite, read_suite, write_atomically, write_suite
+from palio.suites.files import check_suite, read_suite, write_suite
 from palio.suites.keys import normalise_text, spec_key
 from palio.suites.pools import (
     DEFAULT_FRACTIONS,
@@ -26,6 +26,5 @@ __all__ = [
     "read_suite",
     "spec_key",
     "split_units",
-    "write_atomically",
     "write_suite",
 ]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from palio.records import (
     from_json,
     to_json,
 )
+from palio.world.artefacts import write_lines
 
 MAX_BYTES = 1 << 30
 """A suite of 100,000 problems measures 90 MB; a gigabyte is not a suite."""
@@ -34,22 +33,6 @@ class _Document(Record, frozen=True):
     problems: list[msgspec.Raw]
     schema_version: str
     digest: str = ""
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a whole file or none of it: a temporary file beside it, fsync, rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def write_suite(suite: Suite, path: Path) -> str:
@@ -70,7 +53,7 @@ def write_suite(suite: Suite, path: Path) -> str:
         "digest": digest,
     }
     rows = b",\n".join(to_json(problem) for problem in suite.problems)
-    write_atomically(path, to_json(head)[:-1] + b',"problems":[\n' + rows + b"\n]}\n")
+    write_lines(path, [to_json(head)[:-1], b',"problems":[\n', rows, b"\n]}\n"])
     return digest
 
 

@@ -1,0 +1,205 @@
+"""Judged trajectories become a corpus: gated, deduplicated, capped, split without leaks, counted.
+
+Two passes. The first streams every row through the gates and spools the survivors; the second
+writes each survivor to its pool. In between, only ids and numbers are in memory. Which rows are
+kept, and the bytes of the pool files, do not depend on the order in which trajectories arrive.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from palio import __version__
+from palio.corpus.check import check_corpus
+from palio.corpus.config import POOLS, CorpusConfig, checked
+from palio.corpus.funnel import FUNNEL, AgentCount, Funnel, Tally
+from palio.corpus.gates import TokenCount, row_steps
+from palio.corpus.judged import Judged
+from palio.corpus.lineage import PROVENANCE, lineage_of
+from palio.corpus.rows import RowWriter, row_of
+from palio.corpus.screening import KNOWN, Screening
+from palio.corpus.selection import Candidate, Selected, best_of_each_problem, without_duplicates
+from palio.corpus.spool import RejectWriter, Spool
+from palio.records import InputError, Problem, Provenance, digest, from_json, to_json
+from palio.suites.clusters import by_id, leak_clusters
+from palio.suites.pools import assign_pools
+from palio.world.artefacts import MANIFEST, file_digest, write_lines, write_manifest
+
+POOL_FILE = "pools.json"
+DUPLICATES, CAP = "duplicates", "cap"
+
+
+def build(
+    judged: Iterable[Judged],
+    problems: Iterable[Problem],
+    config: CorpusConfig,
+    out: Path,
+    *,
+    inputs: Mapping[str, str] | None = None,
+    previous: Mapping[str, str] | None = None,
+    count: TokenCount | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Funnel:
+    """Build a corpus folder.
+
+    Writes `<pool>.jsonl` and `<pool>.parquet` for train, development and heldout, the provenance of
+    every kept row, `rejects.jsonl.zst`, `pools.json`, `funnel.json` and, last, `manifest.json`. The
+    files appear only after the finished pools were found disjoint.
+
+    Args:
+        judged: trajectories with their verdicts, streamed once.
+        problems: every problem that a trajectory may refer to.
+        config: all choices.
+        out: the corpus folder; an older corpus in it is replaced.
+        inputs: name -> digest of the input files, for the manifest.
+        previous: problem id -> pool that must not change (`read_pools` of an earlier corpus).
+        count: exact tokens of a row; asked only about rows whose bytes exceed the budget.
+        progress: called with the number of rows gated so far, after every row.
+
+    Returns:
+        The funnel, which is also in the folder.
+
+    Raises:
+        ConfigError: the configuration contradicts itself.
+        IntegrityError: the pools leak, or a row was lost; an older corpus stays as it was.
+    """
+    known = by_id(problems)
+    clustering = leak_clusters(known.values(), checked(config).edges)
+    pool_of = assign_pools(known.values(), clustering, config.fractions, config.salt, previous)
+    steps = row_steps(count)
+    tally = Tally((KNOWN, *(name for name, _ in steps), DUPLICATES, CAP))
+    with _staged(out) as stage:
+        with ExitStack() as files:
+            spool = files.enter_context(closing(Spool(stage / "spool")))
+            rejects = files.enter_context(
+                closing(RejectWriter(stage, keep_bodies=config.keep_bodies))
+            )
+            screening = Screening(known, config, steps, spool, rejects, tally)
+            survivors = _screened(screening, judged, progress)
+            kept = _chosen(survivors, config, tally, spool, rejects)
+            _write_pools(stage, kept, spool, clustering.cluster_of, pool_of)
+        counts = check_corpus(stage, known)
+        funnel = Funnel(
+            steps=tally.steps(), pools=counts, agents=_agents(screening.agents, kept)
+        ).check()
+        write_lines(stage / FUNNEL, [msgspec.json.format(to_json(funnel)), b"\n"])
+        write_lines(stage / POOL_FILE, [msgspec.json.format(to_json(pool_of)), b"\n"])
+        found = {"trajectories": screening.digest(), "problems": digest(list(known.values()))}
+        manifest = _manifest(stage, config, funnel, {**(inputs or {}), **found})
+        _publish(stage, out)
+    write_manifest(manifest, out / MANIFEST)
+    return funnel
+
+
+def _screened(
+    screening: Screening, judged: Iterable[Judged], progress: Callable[[int], None] | None
+) -> list[Candidate]:
+    survivors = []
+    for number, row in enumerate(judged, start=1):
+        candidate = screening.screen(row)
+        if candidate is not None:
+            survivors.append(candidate)
+        if progress is not None:
+            progress(number)
+    return survivors
+
+
+def _chosen(
+    survivors: list[Candidate],
+    config: CorpusConfig,
+    tally: Tally,
+    spool: Spool,
+    rejects: RejectWriter,
+) -> list[Candidate]:
+    """Apply the two steps that compare rows; the dropped ones leave the spool for the rejects."""
+    rows = survivors
+
+    def apply(step: str, selected: Selected) -> list[Candidate]:
+        kept, dropped = selected
+        tally.take(step, len(kept) + len(dropped))
+        tally.keep(step, len(kept))
+        for row, drop in dropped:
+            tally.drop(step, drop.reason)
+            ids = (row.trajectory_id, row.problem_id, row.agent)
+            rejects.write(step, drop, ids, spool.body(row.place))
+        return kept
+
+    rows = apply(DUPLICATES, without_duplicates(rows))
+    return apply(CAP, best_of_each_problem(rows, config.per_problem))
+
+
+def _write_pools(
+    stage: Path,
+    kept: Sequence[Candidate],
+    spool: Spool,
+    cluster_of: Mapping[str, str],
+    pool_of: Mapping[str, str],
+) -> None:
+    """Write every kept row to its pool, in order of trajectory id."""
+    with ExitStack() as files:
+        writers = {pool: files.enter_context(closing(RowWriter(stage, pool))) for pool in POOLS}
+        lineage = files.enter_context((stage / PROVENANCE).open("wb"))
+        for candidate in kept:
+            judged = spool.judged(candidate.place)
+            pool = pool_of[candidate.problem_id]
+            cluster = cluster_of[candidate.problem_id]
+            writers[pool].write(row_of(judged.trajectory, cluster))
+            lineage.write(to_json(lineage_of(judged, candidate, pool, cluster)) + b"\n")
+
+
+def _agents(taken: Counter[str], kept: Sequence[Candidate]) -> dict[str, AgentCount]:
+    stayed = Counter(candidate.agent for candidate in kept)
+    names = sorted(taken, key=lambda name: (-stayed[name], name))
+    return {name: AgentCount(taken=taken[name], kept=stayed[name]) for name in names}
+
+
+@contextmanager
+def _staged(out: Path) -> Iterator[Path]:
+    """A hidden folder beside the results in which everything is made; gone in the end."""
+    out.mkdir(parents=True, exist_ok=True)
+    stage = out / ".building"
+    shutil.rmtree(stage, ignore_errors=True)  # left by a build that was killed
+    stage.mkdir()
+    try:
+        yield stage
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _publish(stage: Path, out: Path) -> None:
+    """Move the files into place; without a manifest in between, so nobody reads half of each."""
+    (out / MANIFEST).unlink(missing_ok=True)
+    for path in sorted(stage.iterdir()):
+        path.replace(out / path.name)
+
+
+def _manifest(
+    stage: Path, config: CorpusConfig, funnel: Funnel, inputs: dict[str, str]
+) -> Provenance:
+    return Provenance(
+        kind="corpus",
+        tool_version=__version__,
+        config=msgspec.to_builtins(config),
+        config_digest=config.digest(),
+        inputs=inputs,
+        outputs={path.name: file_digest(path) for path in sorted(stage.iterdir())},
+        counts=funnel.counts(),
+    )
+
+
+def read_pools(folder: Path) -> dict[str, str]:
+    """Problem id -> pool of an earlier corpus, to be given as `previous`.
+
+    Raises:
+        InputError: the folder has no pools file, or a wrong one.
+    """
+    path = folder / POOL_FILE
+    if not path.is_file():
+        raise InputError("no pools file here", where=str(path), remedy="name a corpus folder")
+    return from_json(path.read_bytes(), dict[str, str], where=str(path))
