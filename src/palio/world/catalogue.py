@@ -125,7 +125,7 @@ def read_catalogue(
                 raise BadRowError("duplicate_id", f"{product.product_id!r} stands above already")
             products[product.product_id] = product
         except BadRowError as bad:
-            rejects.append(Reject(str(source), line.number, bad.reason, bad.detail))
+            rejects.append(bad.reject(str(source), line.number))
     name = catalogue_id or _recorded_id(manifest) or source.name.split(".")[0]
     catalogue = Catalogue(name, dict(sorted(products.items())))
     _check_manifest(manifest, catalogue, path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple, cast
 
@@ -20,6 +20,7 @@ Progress = Callable[[int, int, int], None]
 """Called with (compressed bytes read so far, compressed bytes in all, lines so far)."""
 
 _BOM = b"\xef\xbb\xbf"
+_BROKEN = (EOFError, OSError, zlib.error, zstandard.ZstdError)
 _PROGRESS_EVERY = 2_000
 _SKIP_CHUNK = 1024 * 1024
 
@@ -39,7 +40,7 @@ class Line(NamedTuple):
 
 def read_lines(
     path: Path, *, max_bytes: int = MAX_LINE_BYTES, progress: Progress | None = None
-) -> Iterator[Line]:
+) -> Generator[Line]:
     """Yield the lines of `path` without their ends; blank lines are skipped but counted.
 
     Compression is told by the first bytes, not by the name. A line over `max_bytes` is skipped in
@@ -57,7 +58,7 @@ def read_lines(
             number += 1
             try:
                 line = _next_line(stream, number, max_bytes)
-            except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
+            except _BROKEN as error:
                 yield Line(number, b"", "compression", f"the stream is broken here: {error}")
                 return
             if line is None:
@@ -68,6 +69,21 @@ def read_lines(
                 yield line
         if progress:
             progress(total, total, number - 1)
+
+
+def first_bytes(path: Path, size: int = 64) -> bytes:
+    """The first bytes of a file after decompression, byte order mark and space left out.
+
+    Raises:
+        InputError: as `read_lines`; a broken stream gives no bytes.
+    """
+    if not path.is_file():
+        raise InputError("no such file", where=str(path), remedy="check the path")
+    with path.open("rb") as raw, _decompressed(raw) as stream:
+        try:
+            return stream.read(size).removeprefix(_BOM).lstrip()
+        except _BROKEN:
+            return b""
 
 
 def _decompressed(raw: IO[bytes]) -> BinaryIO:

@@ -8,7 +8,10 @@ from typing import Any
 
 import msgspec
 
-from palio.records import SERVICES, Product
+from palio.records import SERVICES, Product, Reject
+
+MAX_DETAIL = 300
+"""Characters of a reject's sentence: a bad value of a megabyte is not repeated."""
 
 _SERVICES = frozenset(SERVICES)
 _TEXT = str | None
@@ -21,7 +24,11 @@ class BadRowError(Exception):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
-        self.detail = detail
+        self.detail = detail if len(detail) <= MAX_DETAIL else detail[:MAX_DETAIL] + "..."
+
+    def reject(self, file: str, line: int) -> Reject:
+        """The record of this line, for the rejects file."""
+        return Reject(file=file, line=line, reason=self.reason, detail=self.detail)
 
 
 class _Row(msgspec.Struct):
@@ -184,7 +191,7 @@ def _sku_options(given: dict[str, Any] | list[Any] | None) -> dict[str, dict[str
         else ((str(place), sku) for place, sku in enumerate(given, 1))
     )
     return {
-        number: {name: _text(value) for name, value in sku.items() if value is not None}
+        number: {name: value_text(value) for name, value in sku.items() if value is not None}
         for number, sku in numbered
     }
 
@@ -198,11 +205,11 @@ def _attributes(given: dict[str, Any] | list[Any] | None) -> dict[str, tuple[str
     kept = {}
     for name, values in (given or {}).items():
         many = values if isinstance(values, list) else [values]
-        kept[name] = tuple(_text(value) for value in many if value is not None)
+        kept[name] = tuple(value_text(value) for value in many if value is not None)
     return kept
 
 
-def _text(value: str | float) -> str:
+def value_text(value: str | float) -> str:
     """A value as text; whole floats print without a fraction, as the source meant them."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))

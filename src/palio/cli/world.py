@@ -1,0 +1,174 @@
+"""palio world: import a catalogue, look into it, search it, call its tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from palio.records import Reject
+    from palio.world.catalogue import Catalogue
+    from palio.world.lines import Progress
+    from palio.world.world import World
+
+app = typer.Typer(help="Catalogues: import, look into, search, call tools.", no_args_is_help=True)
+
+AS_JSON = typer.Option(False, "--json", help="Print JSON.")
+CATALOGUE = typer.Argument(..., help="Catalogue folder or product file.")
+COMPACT = typer.Option(False, "--compact", help="Short rows, 5 a page, as in the demo.")
+
+
+@app.command("import")
+def import_products(
+    source: Path = typer.Argument(..., help="documents.jsonl.gz, or product lines (gz, zst)."),
+    out: Path = typer.Option(..., "--out", help="Folder to write the catalogue to."),
+    name: str = typer.Option("", help="Name of the catalogue; by default the file's."),
+    max_line_mb: float = typer.Option(4.0, min=0.001, help="Longer lines are rejected."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Import a product file of any size; bad lines are counted and written to rejects.jsonl."""
+    from palio.records import to_json
+    from palio.world.streaming import import_catalogue
+
+    limit = int(max_line_mb * 1024 * 1024)
+    with _progress_bar(source.name) as progress:
+        manifest = import_catalogue(
+            source, out, catalogue_id=name, max_line_bytes=limit, progress=progress
+        )
+    if as_json:
+        typer.echo(to_json(manifest).decode())
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("rows", "count", title=str(manifest.config["catalogue_id"]))
+    for reason, count in manifest.counts.items():
+        table.add_row(reason, f"{count:,}")
+    Console().print(table)
+    typer.echo(f"wrote {out}")
+
+
+@app.command()
+def info(path: Path = CATALOGUE, as_json: bool = AS_JSON) -> None:
+    """Describe a catalogue: products, shops, prices, services, rejected rows, digest."""
+    from palio.world.summary import summarise
+
+    summary = summarise(*_read(path))
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("what", "value", title=str(summary["catalogue_id"]))
+    for label, value in summary.items():
+        table.add_row(label, json.dumps(value, ensure_ascii=False))
+    Console().print(table)
+
+
+@app.command()
+def search(
+    path: Path = CATALOGUE,
+    query: str = typer.Argument(..., help="Words to look for."),
+    price: str = typer.Option("", help='Price range in PHP, "low-high"; a side may be empty.'),
+    service: str = typer.Option("", help="Comma-separated service tags, all required."),
+    shop_id: str = typer.Option("", "--shop", help="Only this shop."),
+    sort: str = typer.Option("default", help="default, order, priceasc or pricedesc."),
+    page: int = typer.Option(1, help="Page of results."),
+    compact: bool = COMPACT,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Search a catalogue as an agent would, filters and pages included."""
+    from palio.world.tools import Toolbox
+
+    asked = {"q": query, "price": price, "service": service, "shop_id": shop_id, "sort": sort}
+    reply = Toolbox(_world(path, compact)).call("find_product", {**asked, "page": page})
+    for warning in reply.warnings:
+        typer.secho(f"warning: {warning}", fg="yellow", err=True)
+    if as_json:
+        typer.echo(reply.result)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("product", "shop", "price", "title")
+    for row in json.loads(reply.result):
+        table.add_row(row["product_id"], row["shop_id"], f"{row['price']:,.2f}", row["title"])
+    Console().print(table)
+
+
+@app.command()
+def tools(
+    names: list[str] = typer.Argument(None, help="Tool names; by default all seven."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """List the tools as a model is told about them."""
+    from palio.world.tools import SEVEN_TOOLS, tool_schemas
+
+    schemas = tool_schemas(tuple(names) if names else SEVEN_TOOLS)
+    if as_json:
+        typer.echo(json.dumps(schemas, indent=2))
+        return
+    for schema in schemas:
+        function = schema["function"]
+        arguments = ", ".join(function["parameters"]["properties"])
+        typer.secho(f"{function['name']}({arguments})", bold=True)
+        typer.echo(f"    {function['description']}")
+
+
+@app.command()
+def call(
+    path: Path = CATALOGUE,
+    tool: str = typer.Argument(..., help="Name of the tool."),
+    arguments: str = typer.Argument("{}", help="Arguments as a JSON object."),
+    compact: bool = COMPACT,
+) -> None:
+    """Call one tool and print what an agent would read."""
+    from palio.world.tools import Toolbox, tool_message
+
+    reply = Toolbox(_world(path, compact)).call(tool, arguments)
+    typer.echo(tool_message(reply))
+    if reply.error:
+        raise typer.Exit(1)
+
+
+def _read(path: Path) -> tuple[Catalogue, tuple[Reject, ...]]:
+    from palio.world.catalogue import read_catalogue
+
+    with _progress_bar(path.name) as progress:
+        return read_catalogue(path, progress=progress)
+
+
+def _world(path: Path, compact: bool) -> World:
+    """The world of a catalogue; rejected rows are counted on stderr."""
+    from palio.world.world import COMPACT, FULL, World
+
+    catalogue, rejects = _read(path)
+    if rejects:
+        typer.secho(f"{len(rejects)} rows were rejected", fg="yellow", err=True)
+    return World.build(catalogue, COMPACT if compact else FULL)
+
+
+@contextmanager
+def _progress_bar(label: str) -> Iterator[Progress]:
+    """A bar on stderr, by bytes of the source; it shows nothing where stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    quiet = not console.is_terminal
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet
+    ) as bar:
+        task = bar.add_task(label, total=None)
+
+        def show(done: int, total: int, lines: int) -> None:
+            bar.update(task, completed=done, total=total, description=f"{label} {lines:,} lines")
+
+        yield show
