@@ -35,7 +35,7 @@ from palio.records import (
     UpstreamError,
     trajectory_key,
 )
-from palio.world.tools import Toolbox, ToolReply
+from palio.world.tools import Toolbox, ToolReply, tool_schemas
 from palio.world.world import World
 
 Clock = Callable[[], float]
@@ -93,6 +93,8 @@ class Session:
         seed: sent upstream with every request that names none.
         clock: seconds, for durations and the deadline.
         sampling: parameters added to requests that lack them.
+        settings: what GET /tools tells the policy harness (tools, max_steps, system); None: the
+            seven tools and the world's step limit.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Session:
         *,
         attempt: int = 0,
         sampling: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
         suite_id: str = "",
         isolation: str = "none",
         eligible: bool = True,
@@ -124,6 +127,7 @@ class Session:
         self._clock = clock
         self._started = clock()
         self._sampling = dict(sampling or {})
+        self._settings = settings
         self._toolbox = Toolbox(world)
         self._lock = threading.RLock()
         self._record = RunRecord(self.limits)
@@ -141,6 +145,13 @@ class Session:
             seed=self.seed,
             attempt=self.attempt,
         )
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What the policy harness is told of the run: tools, max_steps, system."""
+        if self._settings is not None:
+            return self._settings
+        return {"tools": tool_schemas(), "max_steps": self.world.config.max_steps, "system": ""}
 
     @property
     def remaining_s(self) -> float:

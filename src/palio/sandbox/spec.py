@@ -1,4 +1,4 @@
-"""One interface for every way to isolate an agent: what to run, what came of it, what a driver can do."""
+"""One interface for every way to isolate an agent: what to run, what came of it, what it holds."""
 
 from __future__ import annotations
 

@@ -4,7 +4,14 @@ Argument: the number of the report's file descriptor. Standard input: one JSON o
 problem, seed, result_bytes}. What is written here is the agent's claim: the host trusts none of it.
 """
 
+from __future__ import annotations
+
 import sys
+
+TYPE_CHECKING = False  # importing typing costs 3 ms of every start
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
 
 
 def main() -> None:
@@ -33,47 +40,59 @@ def main() -> None:
     os._exit(0)  # threads that the agent left running must not keep the sandbox alive
 
 
-def run(task):  # type: ignore[no-untyped-def]
+def run(task: dict[str, Any]) -> dict[str, Any]:
     """The report: {status, claim | what}."""
-    try:
-        module = load(task["agent"])
-    except SyntaxError as error:
-        return {"status": "bad_source", "what": f"{error.msg} (line {error.lineno})"}
-    except BaseException as error:  # noqa: BLE001 - whatever the file raises is its own fault
-        return {"status": "crashed", "what": "while loading: " + last_line(error)}
-    agent_main = getattr(module, "agent_main", None)
-    if not callable(agent_main):
-        return {"status": "bad_source", "what": "the file defines no function agent_main"}
+    module, failure = load(task["agent"], "agent")
+    if module is None:
+        return failure or {}
+    agent_main = module.agent_main
     if "random" in sys.modules:
         sys.modules["random"].seed(task["seed"])
     try:
         claim = agent_main(dict(task["problem"]))
     except BaseException as error:  # noqa: BLE001 - whatever the agent raises is its own fault
-        return {"status": "crashed", "what": last_line(error)}
+        return {"status": "crashed", "what": last_line(error, "agent")}
     if not isinstance(claim, list):
         what = f"agent_main returned {type(claim).__name__}, not a list of steps"
         return {"status": "bad_return", "what": what}
     return {"status": "ok", "claim": claim}
 
 
-def load(path):  # type: ignore[no-untyped-def]
-    """Import the agent file as module "agent"; it stands in sys.modules, as dataclasses need."""
-    with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs 5 ms of every start
-        source = file.read()
-    code = compile(source, path, "exec", dont_inherit=True)
-    module = type(sys)("agent")
+def load(
+    path: str, name: str, hooks: dict[str, Any] | None = None
+) -> tuple[ModuleType | None, dict[str, Any] | None]:
+    """Import the agent file as module `name`: (module, None), or (None, report of what is wrong).
+
+    The module stands in sys.modules, as dataclasses need. `hooks` are names put into its namespace
+    before it runs.
+    """
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs 5 ms of every start
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return None, {"status": "bad_source", "what": f"{error.msg} (line {error.lineno})"}
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        return None, {"status": "bad_source", "what": f"{type(error).__name__}: {error}"}
+    module = type(sys)(name)
     module.__file__ = path
-    sys.modules["agent"] = module
-    exec(code, module.__dict__)  # noqa: S102 - running the agent is the purpose
-    return module
+    module.__dict__.update(hooks or {})
+    sys.modules[name] = module
+    try:
+        exec(code, module.__dict__)  # noqa: S102 - running the agent is the purpose
+    except BaseException as error:  # noqa: BLE001 - whatever the file raises is its own fault
+        return None, {"status": "crashed", "what": "while loading: " + last_line(error, name)}
+    if not callable(getattr(module, "agent_main", None)):
+        what = "the file defines no function agent_main"
+        return None, {"status": "bad_source", "what": what}
+    return module, None
 
 
-def last_line(error):  # type: ignore[no-untyped-def]
-    """The last traceback line with the place in the agent file, as `Type: text (line n)`."""
+def last_line(error: BaseException, name: str) -> str:
+    """The last traceback line with its place in module `name`: `Type: text (line n)`."""
     where = ""
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_globals.get("__name__") == "agent":
+        if trace.tb_frame.f_globals.get("__name__") == name:
             where = f" (line {trace.tb_lineno})"
         trace = trace.tb_next
     text = str(error)

@@ -1,0 +1,118 @@
+"""One agent on one problem, end to end: the same path for a test, a race and a bulk run."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+
+import msgspec
+
+from palio.agents.harness import harness_settings
+from palio.agents.oracle import oracle_answer
+from palio.agents.spec import AgentSpec
+from palio.broker.limits import Limits
+from palio.broker.session import Clock, Session
+from palio.broker.upstream import Upstream
+from palio.records import AgentRef, Fault, FaultCode, PalioError, Problem, Trajectory
+from palio.sandbox.spec import Driver, SandboxLimits, SandboxOutcome, SandboxSpec, SandboxUsage
+from palio.world.tools import SEVEN_TOOLS
+from palio.world.world import World
+
+
+class StoppedError(PalioError):
+    """The run was stopped from outside before it ended: there is no record of it."""
+
+
+def run_problem(
+    spec: AgentSpec,
+    problem: Problem,
+    world: World,
+    *,
+    driver: Driver,
+    upstream: Upstream | None = None,
+    limits: Limits | None = None,
+    seed: int = 0,
+    attempt: int = 0,
+    suite_id: str = "",
+    tools: Sequence[str] = SEVEN_TOOLS,
+    clock: Clock = time.monotonic,
+    stop: threading.Event | None = None,
+) -> Trajectory:
+    """Run one agent on one problem and give the host's record of it.
+
+    Whatever the agent, the model server or the machine does is in the record, as its ending and
+    fault; nothing of it is raised. A host-side policy (`spec.path` is "") is the oracle and is
+    never eligible.
+
+    Args:
+        spec: the agent.
+        problem: the problem; the agent sees `problem.public()` only.
+        world: the world of `problem.catalogue`.
+        driver: how the agent's file is run.
+        upstream: who answers its model calls.
+        limits: budget and wall clock; also the sandbox's.
+        seed: the run's seed; the spec's own is added.
+        attempt: how many times this run was tried before because infrastructure failed.
+        suite_id: stands in the record.
+        tools: names of the tools that the policy harness is told about.
+        clock: seconds.
+        stop: when set, the agent is killed.
+
+    Raises:
+        StoppedError: `stop` was set before the run ended.
+    """
+    limits = limits or Limits()
+    capabilities = driver.capabilities
+    session = Session(
+        agent_ref(spec),
+        problem,
+        world,
+        upstream,
+        limits,
+        seed + spec.seed,
+        clock,
+        attempt=attempt,
+        sampling=spec.sampling,
+        settings=msgspec.to_builtins(harness_settings(world.config, tools)),
+        suite_id=suite_id,
+        isolation=capabilities.isolation,
+        eligible=spec.eligible and capabilities.ranked and spec.path != "",
+    )
+    if not spec.path:
+        return oracle_answer(session)
+    sandbox = SandboxSpec(
+        agent=spec.path,
+        problem=problem.public(),
+        limits=SandboxLimits(seconds=limits.seconds),
+        seed=session.seed,
+    )
+    outcome = _shielded_run(driver, sandbox, session, stop)
+    if outcome.reason == "killed":
+        raise StoppedError("the run was stopped", where=f"{spec.name} on {problem.problem_id}")
+    return session.close(outcome.ending, outcome.fault, outcome.claim)
+
+
+def agent_ref(spec: AgentSpec) -> AgentRef:
+    """The ref as it stands in records: with the model that the spec names."""
+    if spec.ref.model == spec.model:
+        return spec.ref
+    return msgspec.structs.replace(spec.ref, model=spec.model)
+
+
+def _shielded_run(
+    driver: Driver, sandbox: SandboxSpec, session: Session, stop: threading.Event | None
+) -> SandboxOutcome:
+    """A driver's own bug fails this run, as the validator's fault, and no other."""
+    try:
+        return driver.run(sandbox, session, stop)
+    except Exception as error:  # noqa: BLE001 - one broken sandbox must not stop a suite
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"the driver raised {type(error).__name__}: {error} ({last.name}:{last.lineno})"
+        fault = Fault(
+            code=FaultCode.sandbox_launch_failed,
+            what=what[:300],
+            remedy="this is a bug of palio: please report it",
+        )
+        return SandboxOutcome(reason="launch_failed", usage=SandboxUsage(wall_s=0.0), fault=fault)
