@@ -233,15 +233,13 @@ def _ranked(able: Sequence[tuple[_Agent, StandingRow]]) -> list[StandingRow]:
     """Rows with rank and group, best first."""
     out: list[StandingRow] = []
     leaders: list[tuple[_Agent, StandingRow]] = []
-    group = rank = 0
-    best: float | None = None
-    for place, (agent, row) in enumerate(able, start=1):
-        final = round(row.final or 0.0, DIGITS)
-        if final != best:
-            rank, best = place, final
-            if not any(tied(leader, (agent, row)) for leader in leaders):
-                group, leaders = group + 1, [pair for pair in able if _same(pair[1], row)]
-        out.append(msgspec.structs.replace(row, rank=rank, group=group))
+    group = 0
+    while len(out) < len(able):
+        place = len(out)
+        equals = [pair for pair in able if _same(pair[1], able[place][1])]
+        if not any(tied(leader, pair) for leader in leaders for pair in equals):
+            group, leaders = group + 1, equals
+        out += [msgspec.structs.replace(row, rank=place + 1, group=group) for _, row in equals]
     return out
 
 

@@ -1,0 +1,65 @@
+"""Verdicts are appended beside the old ones and never changed: a new judgement is a new line."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from palio.records.base import from_json, to_json
+from palio.records.verdict import Verdict
+from palio.world.lines import read_lines
+
+VERDICTS = "verdicts.jsonl"
+"""File of a run folder that all verdicts of the run are appended to."""
+MAX_VERDICT_BYTES = 16 * 1024 * 1024
+
+
+def append_verdicts(path: Path, verdicts: Iterable[Verdict]) -> int:
+    """Append verdicts as JSON lines, flushed to disk; returns how many were new.
+
+    A verdict that stands in the file byte for byte is not written again, so that judging twice
+    changes nothing. A line that a killed run left half written is ended first; `read_verdicts`
+    skips it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = {_mark(line.data) for line in read_lines(path)} if path.is_file() else set()
+    written = 0
+    with path.open("ab") as out:
+        if out.tell() and not _ends_line(path):
+            out.write(b"\n")
+        for verdict in verdicts:
+            line = to_json(verdict)
+            if _mark(line) in known:
+                continue
+            out.write(line + b"\n")
+            written += 1
+        out.flush()
+        os.fsync(out.fileno())
+    return written
+
+
+def _mark(line: bytes) -> bytes:
+    return hashlib.blake2b(line, digest_size=16).digest()
+
+
+def read_verdicts(path: Path) -> Iterator[Verdict]:
+    """The verdicts of a file in the order in which they were given; none if there is no file.
+
+    Raises:
+        InputError: a line is no verdict; names file and line. A line that breaks off at its end,
+            as a killed writer leaves it, is skipped.
+    """
+    if not path.is_file():
+        return
+    for line in read_lines(path, max_bytes=MAX_VERDICT_BYTES):
+        if not line.data.rstrip().endswith(b"}"):
+            continue
+        yield from_json(line.data, Verdict, where=f"{path}:{line.number}")  # type: ignore[arg-type]
+
+
+def _ends_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
