@@ -124,9 +124,7 @@ def _carry_out(client: ProxyClient, call: dict[str, Any]) -> tuple[Message, dict
     call_id = call.get("id") or ""
     value = client.post("/search/" + name, arguments, headers={"X-Tool-Call-Id": call_id})
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    # what the tool says beside its result; only brokers of palio send it
-    warnings = getattr(client, "warnings", None) or []
-    lines = [text, *("Warning: " + warning for warning in warnings)]
+    lines = [text, *("Warning: " + warning for warning in _warnings(client))]
     message = {"role": "tool", "tool_call_id": call_id, "content": "\n".join(lines)}
     try:
         parameters = json.loads(arguments)
@@ -134,3 +132,13 @@ def _carry_out(client: ProxyClient, call: dict[str, Any]) -> tuple[Message, dict
         parameters = {"arguments": arguments}
     entry = {"name": name, "parameters": parameters, "tool_call_id": call_id, "result": value}
     return message, entry
+
+
+def _warnings(client: ProxyClient) -> list[str]:
+    """What the tool said beside its result; only brokers of palio send that header."""
+    headers = getattr(client, "last_headers", None) or {}
+    try:
+        warnings = json.loads(headers.get("x-palio-warnings", "[]"))
+    except ValueError:
+        return []
+    return [str(warning) for warning in warnings] if isinstance(warnings, list) else []

@@ -11,13 +11,22 @@ from palio.agents.scripted.desk import Desk
 TOOL = "calculate_voucher"
 
 
-def affordable(desk: Desk, basket: Sequence[tuple[str, float]], voucher: WantedVoucher) -> bool:
+def affordable(
+    desk: Desk, basket: Sequence[tuple[str, float]], voucher: WantedVoucher, *, names: bool = True
+) -> bool:
     """Whether (product id, price) pairs fit the budget; asks the tool where it is offered.
+
+    Args:
+        desk: where notes go.
+        basket: product ids with prices in PHP.
+        voucher: its rules, and the budget.
+        names: whether notes name ids and amounts.
 
     Raises:
         NextTurn, OutOfTurns: see `Desk.ask`.
     """
-    desk.say(" ".join(f"{product_id} {number(price)}" for product_id, price in basket) + ".")
+    if names:
+        desk.say(" ".join(f"{product_id} {number(price)}" for product_id, price in basket) + ".")
     prices = [price for _, price in basket]
     if desk.offered and TOOL not in desk.offered:
         after = total_after(sum(prices), voucher)
@@ -28,7 +37,8 @@ def affordable(desk: Desk, basket: Sequence[tuple[str, float]], voucher: WantedV
         if "total_after" not in row:
             return True
         after, within = row["total_after"], bool(row.get("within_budget"))
-    desk.say(f"{number(after)} within {number(voucher.budget)} {'yes' if within else 'no'}.")
+    if names:
+        desk.say(f"{number(after)} within {number(voucher.budget)} {'yes' if within else 'no'}.")
     return within
 
 

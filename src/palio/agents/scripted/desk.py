@@ -48,8 +48,9 @@ class Desk:
         self.notes: list[str] = []
 
     def say(self, note: str) -> None:
-        """Take a note; it becomes thinking of the turn that is being prepared."""
-        self.notes.append(note)
+        """Take a note, unless it is empty; it becomes thinking of the turn being prepared."""
+        if note:
+            self.notes.append(note)
 
     def ask(self, name: str, arguments: dict[str, Any]) -> Rows:
         """The rows that a call answered.

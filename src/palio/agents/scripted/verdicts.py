@@ -13,11 +13,12 @@ MISSING = "none"
 
 
 class Check(NamedTuple):
-    """One wanted value beside the one seen."""
+    """One wanted value beside the one seen; a loose one counts for nothing when it fails."""
 
     wanted: str
     seen: str
     ok: bool
+    loose: bool = False
 
     def text(self) -> str:
         """``{wanted} {seen} yes|no``."""
@@ -39,8 +40,18 @@ def coverage(words: Sequence[str], title: str) -> float:
     return sum(stem in held for stem in wanted) / len(wanted)
 
 
-def compare(values: Sequence[tuple[str, str]], row: Mapping[str, Any]) -> list[Check]:
+def missing_words(words: Sequence[str], title: str) -> list[str]:
+    """Wanted words that a title does not hold, in order."""
+    held = stems(title)
+    return [word for word in words if not stems(word) <= held]
+
+
+def compare(
+    values: Sequence[tuple[str, str]], row: Mapping[str, Any], *, title: str = ""
+) -> list[Check]:
     """Wanted (name or "", value) pairs against a view row, in one single SKU or the attributes.
+
+    A value without a name may also stand in the title or be part of a longer value.
 
     As in the scorer, values that different SKUs hold do not add up: the SKU with the most hits
     is shown, the first of them on a tie.
@@ -49,7 +60,7 @@ def compare(values: Sequence[tuple[str, str]], row: Mapping[str, Any]) -> list[C
     skus = [_lists(sku) for sku in _members(row.get("sku_options"))] or [{}]
     best: list[Check] = []
     for sku in skus:
-        checks = [_check(name, value, sku, attributes) for name, value in values]
+        checks = [_check(name, value, sku, attributes, title) for name, value in values]
         if not best or sum(check.ok for check in checks) > sum(check.ok for check in best):
             best = checks
     return best
@@ -60,7 +71,7 @@ def verdict(product_id: str, checks: Sequence[Check], price: str = "") -> str:
     parts = [product_id]
     for check in checks:
         parts.append(check.text())
-        if not check.ok:
+        if not check.ok and not check.loose:
             break
     if price:
         parts.append(price)
@@ -68,7 +79,11 @@ def verdict(product_id: str, checks: Sequence[Check], price: str = "") -> str:
 
 
 def _check(
-    name: str, value: str, sku: Mapping[str, list[str]], attributes: Mapping[str, list[str]]
+    name: str,
+    value: str,
+    sku: Mapping[str, list[str]],
+    attributes: Mapping[str, list[str]],
+    title: str,
 ) -> Check:
     """A named value against what stands under its name, any other against everything there is."""
     seen = [*sku.get(name, ()), *attributes.get(name, ())] if name else []
@@ -77,6 +92,10 @@ def _check(
     if value in pool:
         return Check(value, value, True)
     alike = next((text for text in pool if _loosely_equal(value, text)), None)
+    if alike is None and not name:
+        alike = next((text for text in pool if stems(value) <= stems(text)), None)
+        if alike is None and stems(value) <= stems(title):
+            alike = value
     if alike is not None:
         return Check(value, alike, True)
     return Check(value, seen[0] if seen else MISSING, False)
