@@ -37,7 +37,7 @@ def run(
     from palio.records import Verdict
 
     judge = EvidenceJudge()
-    path, trajectories = stored(folder)
+    where, trajectories = stored(folder)
     bins: Counter[str] = Counter()
     axes: Counter[str] = Counter()
 
@@ -50,41 +50,32 @@ def run(
             yield reasoning
             yield richness
 
-    appended = append_verdicts(path.parent / VERDICTS, verdicts())
+    appended = append_verdicts(where / VERDICTS, verdicts())
     counts = {
         "trajectories": bins.total(),
         "appended": appended,
         "quality": dict(sorted(bins.items())),
         "axis": dict(sorted(axes.items())),
     }
-    summarise(path.parent / VERDICTS, counts, as_json=as_json)
+    summarise(where / VERDICTS, counts, as_json=as_json)
 
 
 def stored(folder: Path) -> tuple[Path, Iterator[Trajectory]]:
-    """The trajectory file of a run folder and its trajectories, with progress on stderr."""
+    """The run folder and its trajectories, with progress on stderr.
+
+    A folder's trajectories.jsonl is read, or else every shard in it but the verdict file.
+    """
     from rich.console import Console
     from rich.progress import track
 
-    from palio.records import InputError
+    from palio.judging.store import VERDICTS
+    from palio.rollout.reading import read_trajectories, trajectory_files
 
-    path = folder / TRAJECTORIES if folder.is_dir() else folder
-    if not path.is_file():
-        raise InputError("no trajectories", where=str(path), remedy="name a run folder")
-    rows = track(
-        _trajectories(path),
-        description="judging",
-        console=Console(stderr=True),
-        transient=True,
-    )
-    return path, iter(rows)
-
-
-def _trajectories(path: Path) -> Iterator[Trajectory]:
-    from palio.records import Trajectory, from_json
-    from palio.world.lines import read_lines
-
-    for line in read_lines(path, max_bytes=1 << 28):
-        yield from_json(line.data, Trajectory, where=f"{path}:{line.number}")
+    single = folder / TRAJECTORIES
+    files = [single] if single.is_file() else trajectory_files(folder)
+    rows = (row for file in files if file.name != VERDICTS for row in read_trajectories(file))
+    shown = track(rows, description="trajectories", console=Console(stderr=True), transient=True)
+    return (folder if folder.is_dir() else folder.parent), iter(shown)
 
 
 def summarise(file: Path, counts: dict[str, Any], *, as_json: bool) -> None:

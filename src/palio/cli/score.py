@@ -117,9 +117,9 @@ def run(
     scorer = OutcomeScorer(
         read_catalogue(catalogue)[0].products, encoder_named(encoder, vectors_file)
     )
-    path, trajectories = stored(folder)
+    where, trajectories = stored(folder)
     verdicts = list(_verdicts(scorer, _problems(suite), trajectories, profiles))
-    append_verdicts(path.parent / VERDICTS, verdicts)
+    append_verdicts(where / VERDICTS, verdicts)
     counts: dict[str, Any] = {
         name: {
             "scored": sum(v.status == "scored" for v in verdicts if v.profile == name),
@@ -128,7 +128,7 @@ def run(
         }
         for name in profiles
     }
-    summarise(path.parent / VERDICTS, counts, as_json=as_json)
+    summarise(where / VERDICTS, counts, as_json=as_json)
 
 
 def _verdicts(

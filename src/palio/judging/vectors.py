@@ -79,7 +79,7 @@ def run_vectors(
     Raises:
         InputError: a row is unreadable, or names a task that is not there; names file and line.
     """
-    agreed: dict[str, int] = {profile: 0 for profile in VECTOR_PROFILES}
+    agreed: dict[str, int] = dict.fromkeys(map(str, VECTOR_PROFILES), 0)
     wrong: list[Disagreement] = []
     scorers: dict[float, OutcomeScorer] = {}
     total = 0

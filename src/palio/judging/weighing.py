@@ -36,6 +36,7 @@ def weighs(thought: Thought, seen: Seen, words: Lexicon) -> Sentence | None:
     data = _data(read, seen)
     if len(data) < 2:
         return None
+    contrast: Sentence | None = None
     rejected: list[str] = []
     before: list[str] = []
     for one in read:
@@ -46,12 +47,12 @@ def weighs(thought: Thought, seen: Seen, words: Lexicon) -> Sentence | None:
             if _reasoned(together, data, seen) or _price_relation(one, seen, words):
                 return one.sentence
         accepts = bool(rejected) and not one.words.isdisjoint(words.choice | words.positive)
-        if accepts and _reasoned([*rejected, *one.about], data, seen):
-            return one.sentence
+        if contrast is None and accepts and _reasoned([*rejected, *one.about], data, seen):
+            contrast = one.sentence
         if one.words & words.negative and not one.words & words.choice:
             rejected = [*rejected, *one.about][-MAX_NAMED:]
         before = one.about
-    return None
+    return contrast
 
 
 def _read(sentences: list[Sentence], seen: Seen, words: Lexicon) -> list[_Read]:
