@@ -17,7 +17,7 @@ _FORMS = (
     (
         "between",
         re.compile(
-            r"\b(?:between|from|priced(?: at)?|costing|costs?|range(?: of)?|ranging(?: from)?|"
+            r"\b(?:between|from|priced?(?: at)?|costing|costs?|range(?: of)?|ranging(?: from)?|"
             r"in the|at|for)\s" + _N + _LINK + _N + r"(?: (?:peso )?range)?"
         ),
     ),

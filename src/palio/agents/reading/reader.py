@@ -11,7 +11,14 @@ from functools import lru_cache
 
 from palio.agents.reading.items import split_items, wants_same_shop
 from palio.agents.reading.prices import mark_amounts, take_price
-from palio.agents.reading.vocabulary import line_words, take_services, take_type, take_values
+from palio.agents.reading.vocabulary import (
+    carrier_words,
+    line_words,
+    take_features,
+    take_services,
+    take_type,
+    take_values,
+)
 from palio.agents.reading.vouchers import split_voucher
 from palio.agents.reading.wanted import Wanted, WantedItem
 from palio.world.synthesis.wording import filler_words
@@ -45,32 +52,24 @@ def read_request(query: str) -> Wanted:
 def read_item(text: str, world: str) -> WantedItem:
     """Read one item's lower-case text with a world's lexicon."""
     text, services = take_services(text)
-    text, low, high = take_price(text)
     text, group, kind = take_type(text, world)
-    text, values = take_values(text, world, group)
-    words = [word for word in _WORD.findall(text) if word not in filler_words()]
+    if group:  # "ages 9 and up" is a value; of an unknown type, numbers are rather prices
+        text, values = take_values(text, world, group)
+    text, low, high = take_price(text)
+    if not group:
+        text, values = take_values(text, world, group)
+    text, features = take_features(text, world, group)
+    carriers = carrier_words(world) if group else filler_words()
+    words = [word for word in _WORD.findall(text) if word not in carriers]
+    lines = [word for word in words if word in line_words(world)] if group else []
+    names = [word for word in words if word not in lines]
     return WantedItem(
-        words=_ordered(words, kind, world), values=values, low=low, high=high, services=services
+        words=tuple(dict.fromkeys([*names, *lines, *kind.split(), *features])),
+        values=values,
+        low=low,
+        high=high,
+        services=services,
     )
-
-
-def _ordered(words: list[str], kind: str, world: str) -> tuple[str, ...]:
-    """Brand, line, type, features: unknown words first where a type is known, then the type."""
-    lines = [word for word in words if word in line_words(world)]
-    rest = [word for word in words if word not in line_words(world)]
-    if not kind:
-        return tuple(dict.fromkeys(words))
-    features = [word for word in rest if word in _feature_words(world)]
-    brands = [word for word in rest if word not in _feature_words(world)]
-    return tuple(dict.fromkeys([*brands, *lines, *kind.split(), *features]))
-
-
-@lru_cache(maxsize=4)
-def _feature_words(world: str) -> frozenset[str]:
-    from palio.world.synthesis.lexicon import load_lexicon
-
-    groups = load_lexicon(world).groups
-    return frozenset(word for g in groups for text in g.features for word in text.split())
 
 
 def _merged(item: WantedItem, more: WantedItem) -> WantedItem:

@@ -10,7 +10,7 @@ from palio.agents.reading.items import expressions
 from palio.records import SERVICES
 from palio.records.base import Record
 from palio.world.synthesis.lexicon import WORLDS, load_lexicon
-from palio.world.synthesis.wording import common_phrases, load_banks
+from palio.world.synthesis.wording import common_phrases, filler_words, load_banks, template_words
 
 
 class Spoken(Record, frozen=True):
@@ -99,6 +99,28 @@ def take_type(text: str, world: str) -> tuple[str, str, str]:
         return text, "", ""
     group, name = known[" ".join(found.group().split())]
     return text[: found.start()] + " | " + text[found.end() :], group, name
+
+
+@cache
+def carrier_words(world: str) -> frozenset[str]:
+    """Words that name no product in a request of this world: fillers and what templates say.
+
+    Product lines stay out: they are names wherever they stand.
+    """
+    return (filler_words() | template_words(world)) - set(line_words(world))
+
+
+@cache
+def _features(world: str, group: str) -> re.Pattern[str]:
+    groups = [g for g in load_lexicon(world).groups if g.name == group]
+    return alternation([f for g in groups for f in g.features] or ["\n"])
+
+
+def take_features(text: str, world: str, group: str) -> tuple[str, tuple[str, ...]]:
+    """The text without the title features of a group, and their words in order."""
+    pattern = _features(world, group)
+    words = tuple(word for found in pattern.findall(text) for word in found.split())
+    return pattern.sub(" , ", text), words
 
 
 def take_values(text: str, world: str, group: str) -> tuple[str, tuple[tuple[str, str], ...]]:

@@ -9,8 +9,8 @@ from palio.records.faults import ConfigError
 from palio.world.synthesis.brands import invent_brands
 from palio.world.synthesis.config import SynthesisConfig
 from palio.world.synthesis.draft import Draft, Family, Shape, free_draft
-from palio.world.synthesis.lexicon import Group, Lexicon, ProductType, lexicon_words, load_lexicon
-from palio.world.synthesis.wording import filler_words
+from palio.world.synthesis.lexicon import Group, Lexicon, ProductType, load_lexicon
+from palio.world.synthesis.wording import filler_words, request_words
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Stock:
         shape = Shape(config.world == "compact", config.sku_limit, config.trait_presence)
         count = max(12, config.products // config.products_a_brand)
         seed = config.seed if config.brand_seed is None else config.brand_seed
-        brands = invent_brands(count, seed, lexicon_words(config.world) | filler_words())
+        brands = invent_brands(count, seed, frozenset(request_words(config.world)) | filler_words())
         kinds = [(group, kind) for group in lexicon.groups for kind in group.types]
         return cls(
             config=config,

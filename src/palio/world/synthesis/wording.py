@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import msgspec
 
@@ -16,7 +15,7 @@ from palio.records import PriceRange, Voucher
 from palio.records.base import Record
 from palio.records.faults import ConfigError
 from palio.world.synthesis.draft import Wish
-from palio.world.synthesis.lexicon import WORLDS, load_lexicon
+from palio.world.synthesis.lexicon import WORLDS, lexicon_words, load_lexicon
 
 _PLACE = re.compile(r"\{\w*\}")
 _NO_WORD = re.compile(r"[^a-z0-9'-]+")
@@ -230,27 +229,33 @@ def _joined(rules: str) -> str:
 
 
 @cache
+def template_words(world: str) -> frozenset[str]:
+    """Every word of a world's templates: what requests say besides names, values and amounts."""
+    lexicon = load_lexicon(world)
+    texts = [phrase for g in lexicon.groups for trait in g.traits for phrase in trait.phrases]
+    texts += [g.article for g in lexicon.groups]
+    for bank in load_banks(world):
+        texts += [*bank.openers, *bank.single, *(s.text for s in (*bank.shop, *bank.several))]
+        texts += [*bank.voucher.text, *bank.currency, *bank.feature]
+        named = (bank.core, bank.phrases, bank.price, bank.service)
+        named += (bank.voucher.scope, bank.voucher.discount)
+        texts += [text for group in named for forms in group.values() for text in forms]
+    common = common_phrases()
+    for forms in (*common.price.values(), *common.service.values()):
+        texts += forms
+    texts += [lead for style in common.enumeration.values() for lead in style.leads]
+    return frozenset(_words_of(texts))
+
+
+@cache
 def request_words(world: str) -> tuple[str, ...]:
     """Every word that requests, titles and values of a world hold, brands and numbers apart."""
-    lexicon = load_lexicon(world)
-    plain = [msgspec.to_builtins(part) for part in (lexicon, *load_banks(world), common_phrases())]
-    for bank in plain[1:-1]:
-        bank["id"] = ""
-    words: set[str] = set()
-    for text in _texts(plain):
-        bare = _PLACE.sub(" ", text).lower()
-        words.update(word for word in _NO_WORD.sub(" ", bare).split() if not word.isdigit())
-    values = {v for g in lexicon.groups for trait in g.traits for v in trait.values}
-    return tuple(sorted(words | {word for value in values for word in value.split()}))
+    words = lexicon_words(world) | template_words(world)
+    names = {trait.name for group in load_lexicon(world).groups for trait in group.traits}
+    return tuple(sorted(words | names))
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """All strings inside plain data, mapping keys left out."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _texts(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _texts(part)
+def _words_of(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        bare = _NO_WORD.sub(" ", _PLACE.sub(" ", text).lower())
+        yield from (word for word in bare.split() if not word.isdigit())

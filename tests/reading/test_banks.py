@@ -1,0 +1,61 @@
+"""The reader inverts every paraphrase bank exactly, for thousands of generated requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from palio.agents.reading import read_request
+from palio.records import Problem
+from palio.world.synthesis import compact_config, full_config, synthesise
+from palio.world.synthesis.wording import load_banks
+from tests.reading.expected import problem_voucher, read_constraints, reward_constraints
+
+COMPACT = [
+    problem for seed in range(20, 27) for problem in synthesise(compact_config(seed)).problems
+]
+FULL = [
+    problem
+    for seed in range(30, 33)
+    for problem in synthesise(full_config(seed, products=6_000, problems=500)).problems
+]
+
+
+@pytest.mark.parametrize(
+    ("problems", "count"), [(COMPACT, 2_000), (FULL, 1_500)], ids=["compact", "full"]
+)
+def test_constraints_read_equal_constraints_rewarded(problems: list[Problem], count: int) -> None:
+    assert len(problems) >= count
+    for problem in problems:
+        wanted = read_request(problem.query)
+        read = [read_constraints(item) for item in wanted.items]
+        assert read == [reward_constraints(r) for r in problem.rewards], problem.query
+        assert wanted.voucher == problem_voucher(problem), problem.query
+
+
+@pytest.mark.parametrize("problems", [COMPACT, FULL], ids=["compact", "full"])
+def test_words_are_title_words_and_name_the_type(problems: list[Problem]) -> None:
+    for problem in problems:
+        for item, reward, family in zip(
+            read_request(problem.query).items, problem.rewards, problem.families, strict=True
+        ):
+            title = reward.title[0].lower().split()
+            assert set(item.words) <= set(title), (problem.query, item.words, title)
+            brand, line, *kind = family.split()
+            assert set(kind) <= set(item.words)
+            assert brand in item.words or line in item.words
+
+
+@pytest.mark.parametrize("problems", [COMPACT, FULL], ids=["compact", "full"])
+def test_one_shop_is_asked_for_by_shop_problems_and_shop_vouchers_only(
+    problems: list[Problem],
+) -> None:
+    for problem in problems:
+        of_shop = problem.voucher is not None and problem.voucher.voucher_type == "shop"
+        assert read_request(problem.query).same_shop == (problem.kind == "shop" or of_shop), (
+            problem.query
+        )
+
+
+def test_every_bank_was_read() -> None:
+    assert {p.bank for p in COMPACT} == {bank.id for bank in load_banks("compact")}
+    assert {p.bank for p in FULL} == {bank.id for bank in load_banks("full")}
