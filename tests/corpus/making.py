@@ -203,3 +203,6 @@ def made_row(
 def made_problems(count: int) -> tuple[Problem, ...]:
     """Problems that share nothing."""
     return tuple(made_problem(f"p{n:03}", (str(1000 + n),)) for n in range(count))
+
+
+PROBLEMS = made_problems(5)

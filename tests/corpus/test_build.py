@@ -251,7 +251,7 @@ def test_a_repeated_id_and_another_wording_are_counted(tmp_path: Path) -> None:
     funnel = build(
         [row, row, msgspec.structs.replace(row, trajectory=reworded)], [problem], CONFIG, tmp_path
     )
-    assert funnel.steps[0].rejected == {"other_query": 1, "repeated_id": 1}
+    assert funnel.steps[1].rejected == {"other_query": 1, "repeated_id": 1}
     assert funnel.kept == 1
 
 

@@ -19,14 +19,14 @@ from palio import __version__
 from palio.corpus.check import check_corpus
 from palio.corpus.config import POOLS, CorpusConfig, checked
 from palio.corpus.funnel import FUNNEL, AgentCount, Funnel, Tally
-from palio.corpus.gates import TokenCount, row_steps
+from palio.corpus.gates import Drop, TokenCount, row_steps
 from palio.corpus.judged import Judged
 from palio.corpus.lineage import PROVENANCE, lineage_of
 from palio.corpus.rows import RowWriter, row_of
-from palio.corpus.screening import KNOWN, Screening
+from palio.corpus.screening import KNOWN, READ, Screening
 from palio.corpus.selection import Candidate, Selected, best_of_each_problem, without_duplicates
 from palio.corpus.spool import RejectWriter, Spool
-from palio.records import InputError, Problem, Provenance, digest, from_json, to_json
+from palio.records import InputError, Problem, Provenance, Reject, digest, from_json, to_json
 from palio.suites.clusters import by_id, leak_clusters
 from palio.suites.pools import assign_pools
 from palio.world.artefacts import MANIFEST, file_digest, write_lines, write_manifest
@@ -44,6 +44,7 @@ def build(
     inputs: Mapping[str, str] | None = None,
     previous: Mapping[str, str] | None = None,
     count: TokenCount | None = None,
+    unread: Sequence[Reject] = (),
     progress: Callable[[int], None] | None = None,
 ) -> Funnel:
     """Build a corpus folder.
@@ -60,6 +61,8 @@ def build(
         inputs: name -> digest of the input files, for the manifest.
         previous: problem id -> pool that must not change (`read_pools` of an earlier corpus).
         count: exact tokens of a row; asked only about rows whose bytes exceed the budget.
+        unread: lines that the reader of `judged` could not decode; it may still grow while the
+            stream is read. They are counted as the first step.
         progress: called with the number of rows gated so far, after every row.
 
     Returns:
@@ -73,7 +76,7 @@ def build(
     clustering = leak_clusters(known.values(), checked(config).edges)
     pool_of = assign_pools(known.values(), clustering, config.fractions, config.salt, previous)
     steps = row_steps(count)
-    tally = Tally((KNOWN, *(name for name, _ in steps), DUPLICATES, CAP))
+    tally = Tally((READ, KNOWN, *(name for name, _ in steps), DUPLICATES, CAP))
     with _staged(out) as stage:
         with ExitStack() as files:
             spool = files.enter_context(closing(Spool(stage / "spool")))
@@ -82,6 +85,7 @@ def build(
             )
             screening = Screening(known, config, steps, spool, rejects, tally)
             survivors = _screened(screening, judged, progress)
+            _count_unread(unread, tally, rejects)
             kept = _chosen(survivors, config, tally, spool, rejects)
             _write_pools(stage, kept, spool, clustering.cluster_of, pool_of)
         counts = check_corpus(stage, known)
@@ -108,6 +112,17 @@ def _screened(
         if progress is not None:
             progress(number)
     return survivors
+
+
+def _count_unread(unread: Sequence[Reject], tally: Tally, rejects: RejectWriter) -> None:
+    """The step before all others: what was decoded has been counted row by row."""
+    tally.take(READ, len(unread))
+    for line in unread:
+        tally.drop(READ, f"unreadable_{line.reason}")
+        drop = Drop(
+            reason=f"unreadable_{line.reason}", detail=f"{line.file}:{line.line}: {line.detail}"
+        )
+        rejects.write(READ, drop, ("", "", ""), b"null")
 
 
 def _chosen(

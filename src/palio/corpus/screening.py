@@ -17,6 +17,8 @@ from palio.corpus.spool import RejectWriter, Spool
 from palio.records import Problem, to_json
 from palio.suites.keys import normalise_text
 
+READ = "read"
+"""The step that decodes a line."""
 KNOWN = "known"
 """The step that refers a row to its problem."""
 
@@ -55,6 +57,8 @@ class Screening:
         body = to_json(judged)
         self.agents[trajectory.agent.name] += 1
         self._sum += int.from_bytes(hashlib.sha256(body).digest(), "big")
+        self._tally.take(READ)
+        self._tally.keep(READ)
         step, drop = self._judge(judged)
         if drop is not None:
             ids = (trajectory.trajectory_id, trajectory.problem_id, trajectory.agent.name)

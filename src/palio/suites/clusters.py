@@ -114,6 +114,21 @@ def shared_key_edges(problems: Sequence[Problem], rule: str) -> tuple[Edge, ...]
     return tuple(edges)
 
 
+def edge_kinds(names: Iterable[str]) -> tuple[EdgeKind, ...]:
+    """The edge kinds that are named, in the order of `EDGE_KINDS`.
+
+    Raises:
+        ConfigError: a name is no edge kind.
+    """
+    wanted = {name.strip() for name in names} - {""}
+    unknown = sorted(wanted - set(EDGE_KINDS))
+    if unknown:
+        raise ConfigError(
+            f"unknown edge kind {unknown[0]!r}", remedy=f"choose from {', '.join(EDGE_KINDS)}"
+        )
+    return tuple(kind for kind in EDGE_KINDS if kind in wanted)
+
+
 def leak_clusters(
     problems: Iterable[Problem], edges: Sequence[EdgeKind] = EDGE_KINDS
 ) -> Clustering:
@@ -123,11 +138,7 @@ def leak_clusters(
         ConfigError: an unknown edge kind.
         InputError: a problem id occurs twice.
     """
-    unknown = [kind for kind in edges if kind not in EDGE_KINDS]
-    if unknown:
-        raise ConfigError(
-            f"unknown edge kind {unknown[0]!r}", remedy=f"choose from {', '.join(EDGE_KINDS)}"
-        )
+    edges = edge_kinds(edges)
     ordered = by_id(problems)
     drawn: dict[str, tuple[Edge, ...]] = {
         kind: shared_key_edges(tuple(ordered.values()), kind) for kind in edges

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from palio.records import (
     IntegrityError,
     Problem,
     Record,
+    Reject,
     Suite,
     from_json,
     to_json,
 )
 from palio.world.artefacts import write_lines
+from palio.world.importing import import_suite
 
 MAX_BYTES = 1 << 30
 """A suite of 100,000 problems measures 90 MB; a gigabyte is not a suite."""
@@ -93,6 +96,26 @@ def read_suite(path: Path) -> Suite:
             "version",
         )
     return suite
+
+
+def read_any_suite(path: Path) -> tuple[Suite, tuple[Reject, ...]]:
+    """Read a suite file, a public task file or an arena suite, whichever `path` is.
+
+    Returns:
+        The suite, and the rows that are no problems; a suite file has none, it is refused whole.
+
+    Raises:
+        InputError: the file cannot be read, or holds no problem at all.
+        IntegrityError: as `read_suite`.
+    """
+    with suppress(OSError), path.open("rb") as file:
+        if b'"suite_id"' in file.read(4096):
+            return read_suite(path), ()
+    suite, rejects = import_suite(path)
+    if not suite.problems:
+        why = f"; row {rejects[0].line}: {rejects[0].detail}" if rejects else ""
+        raise InputError(f"holds no problem{why}", where=str(path))
+    return suite, rejects
 
 
 def _document(data: bytes, path: Path) -> _Document:

@@ -38,7 +38,8 @@ def text_key(problem: Problem) -> str:
 def product_keys(problem: Problem) -> tuple[str, ...]:
     """One key a ground-truth product; ids of different catalogues are different products."""
     ids = sorted({reward.product_id for reward in problem.rewards if reward.product_id})
-    return tuple(f"{problem.catalogue}/{product_id}" for product_id in ids)
+    space = f"{problem.catalogue}/" if problem.catalogue else ""
+    return tuple(f"{space}{product_id}" for product_id in ids)
 
 
 def family_keys(problem: Problem) -> tuple[str, ...]:

@@ -1,0 +1,193 @@
+"""palio corpus: build a corpus from trajectories, show its funnel, look at its rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from palio.corpus.funnel import Funnel
+
+app = typer.Typer(
+    help="Corpora: trajectories in, a judged, leak-guarded, split corpus out.",
+    no_args_is_help=True,
+)
+
+AS_JSON = typer.Option(False, "--json", help="Print JSON.")
+FOLDER = typer.Argument(..., help="Folder of a finished `palio corpus build`.")
+
+
+@app.command()
+def build(
+    trajectories: list[Path] = typer.Option(..., help="Trajectory files or folders."),
+    suite: list[Path] = typer.Option(..., help="Suites that the trajectories refer to."),
+    catalogue: list[Path] = typer.Option([], help="Catalogues: judge outcomes against them."),
+    out: Path = typer.Option(..., help="Corpus folder to write."),
+    config: Path | None = typer.Option(None, help="TOML with keys of CorpusConfig."),
+    keep_pools: Path | None = typer.Option(None, help="Earlier corpus whose split must stay."),
+    encoder: str = typer.Option("lexical", help="Title similarity: lexical or minilm."),
+    workers: int = typer.Option(2, min=1, help="Processes that judge."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Judge trajectories, gate them with counted reasons, split them without leaks."""
+    from palio.corpus.build import build as build_corpus
+    from palio.corpus.build import read_pools
+    from palio.corpus.config import CorpusConfig, read_config
+    from palio.corpus.funnel_chart import draw_funnel
+    from palio.corpus.judged import Panel, judge_all
+    from palio.corpus.reading import TraceReader
+    from palio.judging.encoders import encoder_named
+    from palio.suites.files import read_any_suite
+    from palio.world.artefacts import file_digest
+    from palio.world.catalogue import read_catalogue
+
+    chosen = read_config(config) if config else CorpusConfig()
+    problems = [problem for path in suite for problem in read_any_suite(path)[0].problems]
+    catalogues = [read_catalogue(path)[0] for path in catalogue]
+    profiles = tuple(dict.fromkeys(p for p in (chosen.outcome, "oro", "strict") if p != "none"))
+    panel = Panel(
+        problems,
+        {held.catalogue_id: held.products for held in catalogues},
+        profiles,
+        encoder_named(encoder),
+    )
+    reader = TraceReader(trajectories)
+    inputs = reader.digests() | {f"suite:{path.name}": file_digest(path) for path in suite}
+    inputs |= {f"catalogue:{held.catalogue_id}": held.digest for held in catalogues}
+    with _counter("judging and gating") as progress:
+        funnel = build_corpus(
+            judge_all(reader, panel, workers=workers),
+            problems,
+            chosen,
+            out,
+            inputs=inputs,
+            previous=read_pools(keep_pools) if keep_pools else None,
+            unread=reader.rejects,
+            progress=progress,
+        )
+    draw_funnel(funnel, out / "funnel.png", title=f"Corpus funnel: {out.name}")
+    _print_funnel(funnel, as_json)
+    if not as_json:
+        typer.echo(f"wrote {out}")
+
+
+@app.command()
+def funnel(
+    folder: Path = FOLDER,
+    chart: Path | None = typer.Option(None, help="Also draw it to this .png or .svg file."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Show how many rows each step kept, and why the others went."""
+    from palio.corpus.funnel import read_funnel
+    from palio.corpus.funnel_chart import draw_funnel
+
+    found = read_funnel(folder)
+    if chart:
+        draw_funnel(found, chart, title=f"Corpus funnel: {folder.name}")
+    _print_funnel(found, as_json)
+
+
+@app.command()
+def show(
+    folder: Path = FOLDER,
+    pool: str = typer.Option("train", help="train, development or heldout."),
+    row: int = typer.Option(0, min=0, help="Row to show, from 0."),
+    trajectory: str = typer.Option("", help="Show this trajectory id instead."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Show one row as the model will read it, with its verdicts."""
+    from itertools import islice
+
+    from palio.corpus.lineage import read_lineage
+    from palio.corpus.rows import read_rows
+    from palio.records import InputError, to_json
+
+    rows = read_rows(folder / f"{pool}.jsonl")
+    if trajectory:
+        found = next((held for held in rows if held.trajectory_id == trajectory), None)
+    else:
+        found = next(islice(rows, row, None), None)
+    if found is None:
+        raise InputError(
+            f"{pool} has no {'trajectory ' + trajectory if trajectory else f'row {row}'}",
+            where=str(folder),
+            remedy="`palio corpus funnel` shows how many rows a pool has",
+        )
+    lineage = next(
+        line for line in read_lineage(folder) if line.trajectory_id == found.trajectory_id
+    )
+    if as_json:
+        typer.echo(
+            json.dumps({"row": json.loads(to_json(found)), "lineage": json.loads(to_json(lineage))})
+        )
+        return
+    head = (
+        f"{found.kind} problem {found.problem_id} of {found.cluster_id}, agent {found.agent}, "
+        f"richness {lineage.richness}, coefficient {lineage.coefficient}, rank {lineage.score:.3f}"
+    )
+    _print_conversation(head, found.messages)
+
+
+def _counter(label: str) -> Any:
+    """A context that shows a growing count on standard error and gives the callback."""
+    from contextlib import contextmanager
+
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    @contextmanager
+    def counting() -> Any:
+        columns = (
+            SpinnerColumn(),
+            TextColumn(f"{label}: {{task.completed:,}} trajectories"),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=None)
+            yield lambda done: bar.update(task, completed=done) if done % 100 == 0 else None
+
+    return counting()
+
+
+def _print_funnel(found: Funnel, as_json: bool) -> None:
+    from palio.records import to_json
+
+    if as_json:
+        typer.echo(to_json(found).decode())
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("step", "in", "kept", "rejected")
+    for column in table.columns[1:3]:
+        column.justify = "right"
+    for step in found.steps:
+        why = ", ".join(f"{reason} {count:,}" for reason, count in step.rejected.items())
+        table.add_row(step.name, f"{step.taken:,}", f"{step.kept:,}", why)
+    console = Console()
+    console.print(table)
+    pools = Table("pool", "rows", "problems", "clusters", "queries")
+    for pool, count in found.pools.items():
+        numbers = (count.rows, count.problems, count.clusters, count.queries)
+        pools.add_row(pool, *(f"{number:,}" for number in numbers))
+    console.print(pools)
+
+
+def _print_conversation(head: str, messages: tuple[dict[str, Any], ...]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console()
+    console.print(escape(head), style="dim")
+    colours = {"user": "cyan", "assistant": "green", "tool": "yellow", "system": "magenta"}
+    for message in messages:
+        console.print(f"[bold {colours[message['role']]}]{message['role']}[/]")
+        if message.get("reasoning_content"):
+            console.print(escape(message["reasoning_content"]), style="italic dim")
+        if message.get("content"):
+            console.print(escape(message["content"]))
+        for call in message.get("tool_calls", ()):
+            console.print(escape(f"→ {call['function']['name']} {call['function']['arguments']}"))

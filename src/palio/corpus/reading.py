@@ -1,0 +1,73 @@
+"""Trajectory files are read once, line by line; a line that is none is kept as a counted reject."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from palio.records import InputError, Reject, Trajectory
+from palio.world.artefacts import file_digest
+from palio.world.lines import read_lines
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+MAX_BYTES = 256 << 20
+"""Longest line that is read: a run may record 64 MB, and JSON escapes can double it twice."""
+
+
+class TraceReader:
+    """Streams the trajectories of files and folders.
+
+    Attributes:
+        files: the files that will be read, in order.
+        rejects: lines that are no trajectory so far; complete when the stream has ended.
+
+    Raises:
+        InputError: a path does not exist, or a folder holds no trajectory file.
+    """
+
+    def __init__(self, paths: Sequence[Path], max_bytes: int = MAX_BYTES) -> None:
+        self.files = tuple(dict.fromkeys(file for path in paths for file in trace_files(path)))
+        self.rejects: list[Reject] = []
+        self._max_bytes = max_bytes
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        decode = msgspec.json.Decoder(Trajectory).decode
+        for file in self.files:
+            for line in read_lines(file, max_bytes=self._max_bytes):
+                if line.fault:
+                    self._reject(file, line.number, line.fault, line.detail)
+                    continue
+                try:
+                    yield decode(line.data)
+                except msgspec.ValidationError as error:
+                    self._reject(file, line.number, "type", str(error))
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                    self._reject(file, line.number, "json", str(error))
+
+    def _reject(self, file: Path, line: int, reason: str, detail: str) -> None:
+        self.rejects.append(Reject(file=str(file), line=line, reason=reason, detail=detail))
+
+    def digests(self) -> dict[str, str]:
+        """File name -> digest of each input file, for a manifest."""
+        return {f"trajectories:{file.name}": file_digest(file) for file in self.files}
+
+
+def trace_files(path: Path) -> tuple[Path, ...]:
+    """The trajectory files that a path names: itself, or those of a folder in name order.
+
+    In a folder with files called `trajectories*` only those count, since verdicts and other lines
+    lie beside them.
+    """
+    if path.is_file():
+        return (path,)
+    if not path.is_dir():
+        raise InputError("no such file or folder", where=str(path), remedy="check the path")
+    files = sorted(p for p in path.rglob("*.jsonl*") if p.name.endswith(SUFFIXES) and p.is_file())
+    files = [file for file in files if file.name.startswith("trajectories")] or files
+    if not files:
+        raise InputError(
+            "holds no trajectory file", where=str(path), remedy=f"wanted: {', '.join(SUFFIXES)}"
+        )
+    return tuple(files)
