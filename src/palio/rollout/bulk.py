@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,8 +21,18 @@ from palio.agents.spec import AgentSpec
 from palio.broker.limits import Limits
 from palio.broker.session import Clock
 from palio.broker.upstream import Upstream
-from palio.records import ConfigError, InputError, Problem, Provenance, Record, digest, to_json
+from palio.records import (
+    ConfigError,
+    InputError,
+    PalioError,
+    Problem,
+    Provenance,
+    Record,
+    digest,
+    to_json,
+)
 from palio.rollout.config import hold_config
+from palio.rollout.journal import lock_folder
 from palio.rollout.problem import run_problem
 from palio.sandbox.inline import InlineDriver
 from palio.world.artefacts import (
@@ -109,10 +120,36 @@ def bulk(
     out.mkdir(parents=True, exist_ok=True)
     limits = limits or Limits()
     started = clock()
+    with lock_folder(out):
+        done, skipped = _run_open(shards, out, limits, tuple(tools), workers, command, progress)
+    endings: Counter[str] = Counter()
+    for counts in done.values():
+        endings.update(counts)
+    return BulkReport(
+        shards=len(shards),
+        skipped=skipped,
+        trajectories=sum(endings.values()),
+        endings=dict(sorted(endings.items())),
+        seconds=round(clock() - started, 3),
+    )
+
+
+def _run_open(
+    shards: Sequence[Shard],
+    out: Path,
+    limits: Limits,
+    tools: tuple[str, ...],
+    workers: int,
+    command: str,
+    progress: Callable[[int, int, int], None] | None,
+) -> tuple[dict[str, dict[str, int]], int]:
+    """Run what is not finished: endings by shard, and how many shards were skipped."""
     settings = {shard.name: shard_config(shard, limits, tools) for shard in shards}
     done: dict[str, dict[str, int]] = {}
     for shard in shards:
         hold_config(out / "shards" / shard.name, "bulk-shard", settings[shard.name], command)
+        for stale in out.glob(f".{shard.name}.jsonl.zst.*.tmp"):
+            stale.unlink()  # a killed worker's; the lock says that nobody writes it now
         finished = _finished(out, shard.name)
         if finished is not None:
             done[shard.name] = finished
@@ -126,19 +163,10 @@ def bulk(
 
     if workers <= 0:
         for shard in waiting:
-            note(shard.name, run_shard(shard, out, limits, tuple(tools)))
+            note(shard.name, run_shard(shard, out, limits, tools))
     else:
-        _in_processes(waiting, out, limits, tuple(tools), workers, note)
-    endings: Counter[str] = Counter()
-    for counts in done.values():
-        endings.update(counts)
-    return BulkReport(
-        shards=len(shards),
-        skipped=skipped,
-        trajectories=sum(endings.values()),
-        endings=dict(sorted(endings.items())),
-        seconds=round(clock() - started, 3),
-    )
+        _in_processes(waiting, out, limits, tools, workers, note)
+    return done, skipped
 
 
 def shard_config(shard: Shard, limits: Limits, tools: Sequence[str]) -> dict[str, Any]:
@@ -244,5 +272,11 @@ def _in_processes(
         futures = {pool.submit(run_shard, shard, out, limits, tools): shard for shard in shards}
         for future in as_completed(futures):
             note(futures[future].name, future.result())
+    except BrokenProcessPool as error:
+        raise PalioError(
+            "a worker process died, killed from outside or out of memory",
+            where=str(out),
+            remedy="run the same again: finished shards are kept; use fewer workers",
+        ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

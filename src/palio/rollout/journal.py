@@ -43,7 +43,7 @@ class Journal:
         self.torn: tuple[str, ...] = ()
         self.endings: dict[str, Ending] = {}
         self._lock = threading.Lock()
-        self._guard = _lock_folder(folder)
+        self._guard = lock_folder(folder)
         try:
             self._recover()
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -123,7 +123,12 @@ def _entry(line: bytes) -> Entry | None:
         return None
 
 
-def _lock_folder(folder: Path) -> IO[bytes]:
+def lock_folder(folder: Path) -> IO[bytes]:
+    """Hold a run folder until the returned file is closed or the process ends.
+
+    Raises:
+        ConfigError: another process holds it.
+    """
     guard = (folder / ".lock").open("ab")
     try:
         fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)

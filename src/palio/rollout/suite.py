@@ -61,6 +61,25 @@ class Job:
         )
 
 
+def world_of(problem: Problem, worlds: Mapping[str, World]) -> World:
+    """The world that a problem must be solved in.
+
+    A problem that names no catalogue, as those of imported suites, takes the only one given.
+
+    Raises:
+        ConfigError: its catalogue is not among `worlds`, or it names none and there are several.
+    """
+    if problem.catalogue in worlds:
+        return worlds[problem.catalogue]
+    if not problem.catalogue and len(worlds) == 1:
+        return next(iter(worlds.values()))
+    raise ConfigError(
+        f"the catalogue {problem.catalogue!r} of this problem is not given",
+        where=f"problem {problem.problem_id}",
+        remedy=f"given are: {', '.join(sorted(worlds)) or 'none'}; name its folder",
+    )
+
+
 class Progress(Record, frozen=True):
     """Sent after each finished job: how many are done, of how many, and the record just written."""
 

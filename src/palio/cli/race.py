@@ -1,0 +1,238 @@
+"""palio race: run agents over a suite, judge every run, show the standings."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from palio.agents.spec import AgentSpec
+    from palio.arena.standings import Standings
+    from palio.broker.upstream import Upstream
+    from palio.records import Profile, Suite
+    from palio.rollout import Job, SuiteReport
+    from palio.rollout import Progress as Step
+    from palio.sandbox.spec import Driver
+    from palio.world.world import World
+
+app = typer.Typer(
+    help="Races: run agents over a suite, judge, rank; resume where a race was killed.",
+    invoke_without_command=True,
+)
+AS_JSON = typer.Option(False, "--json", help="Print JSON.")
+PROFILE = typer.Option("oro", help="Outcome profile that ranks: upstream, oro or strict.")
+
+
+@app.callback()
+def race(
+    context: typer.Context,
+    agents: str = typer.Option("", help="Comma-separated bundled agents or agent files."),
+    policy: list[str] = typer.Option([], help="Also race the policy agent with this model."),
+    suite: Path = typer.Option(None, help="Suite file, palio's or an imported kind."),
+    catalogue: list[Path] = typer.Option([], help="Catalogue folder or product file; repeatable."),
+    out: Path = typer.Option(None, help="Run folder; an unfinished race in it goes on."),
+    compact: bool = typer.Option(False, "--compact", help="The compact world of the demo."),
+    model_url: str = typer.Option("", help="OpenAI-compatible base URL; empty: scripted models."),
+    api_key: str = typer.Option("", envvar="PALIO_API_KEY", help="Key of the model server."),
+    profile: str = PROFILE,
+    limit: int = typer.Option(0, min=0, help="Only the first N problems; 0: all."),
+    seed: int = typer.Option(0, help="Seed of every run."),
+    seconds: float = typer.Option(300.0, min=0.1, help="Time-out a problem."),
+    concurrency: int = typer.Option(4, min=1, help="Runs at a time."),
+    retries: int = typer.Option(2, min=0, help="Further tries when infrastructure failed."),
+    inline: bool = typer.Option(False, help="Trusted agents in this process; never ranked."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Race agents: palio race --agents careful,hasty --suite S.json --catalogue C --out RUN."""
+    if context.invoked_subcommand is not None:
+        return
+    if not (agents or policy) or suite is None or not catalogue or out is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
+    from palio.broker.limits import Limits
+    from palio.rollout import run_suite
+
+    ranked = _profile(profile)
+    read, worlds = _inputs(suite, catalogue, compact=compact)
+    jobs = _jobs(_specs(agents, policy), read, worlds, limit, seed)
+    with ExitStack() as stack:
+        report = run_suite(
+            jobs,
+            out,
+            driver=_driver(stack, inline=inline),
+            upstream=_upstream(stack, model_url, api_key),
+            limits=Limits(seconds=seconds),
+            concurrency=concurrency,
+            retries=retries,
+            config={"model_url": model_url or "scripted"},
+            command=shlex.join(["palio", *sys.argv[1:]]),
+            progress=_progress(stack),
+        )
+    _report(report)
+    _judge_and_show(out, read, worlds, ranked, as_json=as_json)
+
+
+@app.command()
+def show(
+    out: Path = typer.Argument(..., help="Run folder of a race."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Show the standings of a race that was judged before."""
+    from palio.arena.standings import Standings
+    from palio.records import InputError, from_json
+
+    path = out / "standings.json"
+    if not path.is_file():
+        raise InputError("no standings here", where=str(out), remedy="run `palio race --out` first")
+    _show(from_json(path.read_bytes(), Standings, where=str(path)), as_json=as_json)
+
+
+def _profile(name: str) -> Profile:
+    from palio.records import PROFILES, ConfigError
+
+    for profile in PROFILES:
+        if profile == name:
+            return profile
+    raise ConfigError(f"no profile is called {name!r}", remedy=f"choose {', '.join(PROFILES)}")
+
+
+def _specs(agents: str, policies: list[str]) -> list[AgentSpec]:
+    from palio.agents.registry import find_agent
+    from palio.agents.spec import agent_from_file, policy_agent
+
+    names = [name.strip() for name in agents.split(",") if name.strip()]
+    specs = [agent_from_file(name) if name.endswith(".py") else find_agent(name) for name in names]
+    return [*specs, *(policy_agent(model, model) for model in policies)]
+
+
+def _inputs(
+    suite: Path, catalogues: list[Path], *, compact: bool
+) -> tuple[Suite, dict[str, World]]:
+    from palio.suites.files import read_suite
+    from palio.world.catalogue import read_catalogue
+    from palio.world.world import COMPACT, FULL, World
+
+    worlds = {}
+    for path in catalogues:
+        catalogue, rejects = read_catalogue(path)
+        if rejects:
+            first = rejects[0]
+            typer.secho(
+                f"{path}: {len(rejects)} rows rejected, the first in line {first.line}: "
+                f"{first.detail}",
+                fg="yellow",
+                err=True,
+            )
+        worlds[catalogue.catalogue_id] = World.build(catalogue, COMPACT if compact else FULL)
+    return read_suite(suite), worlds
+
+
+def _jobs(
+    specs: list[AgentSpec], suite: Suite, worlds: dict[str, World], limit: int, seed: int
+) -> list[Job]:
+    from palio.rollout import Job
+    from palio.rollout.suite import world_of
+
+    problems = suite.problems[: limit or None]
+    return [
+        Job(spec, problem, world_of(problem, worlds), seed, suite.suite_id)
+        for problem in problems
+        for spec in specs
+    ]
+
+
+def _driver(stack: ExitStack, *, inline: bool) -> Driver:
+    from palio.sandbox.inline import InlineDriver
+    from palio.sandbox.process import SubprocessDriver
+
+    return InlineDriver() if inline else stack.enter_context(SubprocessDriver())
+
+
+def _upstream(stack: ExitStack, url: str, api_key: str) -> Upstream:
+    from palio.agents.scripted import ScriptedUpstream
+    from palio.broker.upstream import HttpUpstream
+
+    return stack.enter_context(HttpUpstream(url, api_key)) if url else ScriptedUpstream()
+
+
+def _progress(stack: ExitStack) -> Callable[[Step], None]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = stack.enter_context(
+        Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+    )
+    task = bar.add_task("racing", total=None)
+
+    def note(step: Step) -> None:
+        run = step.trajectory
+        about = f"{run.agent.name} on {run.problem_id}: {run.ending}"
+        bar.update(task, completed=step.done, total=step.total, description=about[:60])
+
+    return note
+
+
+def _report(report: SuiteReport) -> None:
+    for note in report.notes:
+        typer.secho(note, fg="yellow", err=True)
+    endings = ", ".join(f"{count} {ending}" for ending, count in sorted(report.endings.items()))
+    typer.echo(
+        f"{report.ran} runs in {report.seconds:.1f} s ({endings or 'nothing left to run'}), "
+        f"{report.skipped} were there already, {report.unscored} unscored",
+        err=True,
+    )
+
+
+def _judge_and_show(
+    out: Path, suite: Suite, worlds: dict[str, World], profile: Profile, *, as_json: bool
+) -> None:
+    from palio.arena.standings import standing_entry, standings
+    from palio.judging import default_encoder
+    from palio.records import to_json
+    from palio.rollout import final_attempts, read_trajectories
+    from palio.rollout.journal import FILE
+    from palio.rollout.verdicts import judge_runs, keep_verdicts
+    from palio.world.artefacts import write_lines
+
+    runs = final_attempts(read_trajectories(out / FILE))
+    catalogues = [world.catalogue for world in worlds.values()]
+    judged = list(judge_runs(runs, suite.problems, catalogues, default_encoder()))
+    keep_verdicts(out, judged)
+    made = standings(
+        standing_entry(run.trajectory, run.outcomes[profile], run.reasoning) for run in judged
+    )
+    write_lines(out / "standings.json", [to_json(made) + b"\n"])
+    _show(made, as_json=as_json)
+
+
+def _show(made: Standings, *, as_json: bool) -> None:
+    from palio.records import to_json
+
+    if as_json:
+        typer.echo(to_json(made).decode())
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("rank", "tie", "agent", "final", "95 %", "success", "quality", "n", "unscored")
+    for row in (*made.ranked, *made.unranked, *made.ineligible):
+        table.add_row(
+            "-" if row.rank is None else str(row.rank),
+            "-" if row.group is None else str(row.group),
+            row.agent,
+            "-" if row.final is None else f"{row.final:.3f}",
+            f"{row.final_low:.3f}-{row.final_high:.3f}",
+            "-" if row.success_rate is None else f"{row.success_rate:.3f}",
+            "-" if row.mean_quality is None else f"{row.mean_quality:.2f}",
+            str(row.n),
+            str(row.unscored),
+        )
+    Console().print(table)

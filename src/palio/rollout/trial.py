@@ -1,0 +1,104 @@
+"""An agent under development runs as in a race: own process, broker, scorer and judge."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from palio.agents.scripted import ScriptedUpstream
+from palio.agents.spec import AgentSpec
+from palio.broker.limits import Limits
+from palio.broker.upstream import HttpUpstream
+from palio.judging import default_encoder
+from palio.records import Problem, Trajectory
+from palio.rollout.problem import run_problem
+from palio.rollout.verdicts import Judged, judge_runs
+from palio.sandbox.process import SubprocessDriver
+from palio.world.synthesis.config import compact_config
+from palio.world.synthesis.synthesise import synthesise
+from palio.world.world import COMPACT, World
+
+PRODUCTS = 600
+
+
+def try_agent(
+    spec: AgentSpec,
+    *,
+    problems: int = 6,
+    seed: int = 0,
+    model_url: str = "",
+    seconds: float = 30.0,
+    progress: Callable[[Trajectory], None] | None = None,
+    stop: threading.Event | None = None,
+) -> list[dict[str, Any]]:
+    """Run an agent on a few problems of a small synthetic world, one after the other.
+
+    Args:
+        spec: the agent; its `model` is asked at `model_url`, or among the scripted models.
+        problems: how many, evenly over the three kinds.
+        seed: of the world and of the runs.
+        model_url: OpenAI-compatible base URL; "" for the scripted models.
+        seconds: wall clock of a problem.
+        progress: called with each record.
+        stop: set it to stop.
+
+    Returns:
+        One plain row a problem: problem_id, kind, query, answer, ending, fault, success (by
+        profile), quality, richness, calls, inferences, seconds, differences.
+    """
+    made = synthesise(compact_config(seed, products=PRODUCTS, problems=max(3, problems)))
+    world = World.build(made.catalogue, COMPACT)
+    upstream = HttpUpstream(model_url) if model_url else ScriptedUpstream(seed)
+    runs = []
+    try:
+        with SubprocessDriver() as driver:
+            for problem in _mixed(made.problems, problems):
+                run = run_problem(
+                    spec,
+                    problem,
+                    world,
+                    driver=driver,
+                    upstream=upstream,
+                    limits=Limits(seconds=seconds),
+                    seed=seed,
+                    stop=stop,
+                )
+                runs.append(run)
+                if progress is not None:
+                    progress(run)
+    finally:
+        if isinstance(upstream, HttpUpstream):
+            upstream.close()
+    judged = judge_runs(runs, made.problems, [made.catalogue], default_encoder())
+    return [_row(each) for each in judged]
+
+
+def _mixed(problems: Sequence[Problem], count: int) -> list[Problem]:
+    """The first `count` problems, kinds taking turns."""
+    queues: dict[str, list[Problem]] = {}
+    for problem in problems:
+        queues.setdefault(problem.kind, []).append(problem)
+    mixed: list[Problem] = []
+    while len(mixed) < count and any(queues.values()):
+        mixed += [queue.pop(0) for queue in queues.values() if queue]
+    return mixed[:count]
+
+
+def _row(judged: Judged) -> dict[str, Any]:
+    run = judged.trajectory
+    return {
+        "problem_id": run.problem_id,
+        "kind": run.kind,
+        "query": run.query,
+        "answer": run.answer,
+        "ending": str(run.ending),
+        "fault": run.fault.what if run.fault else "",
+        "success": {profile: verdict.success for profile, verdict in judged.outcomes.items()},
+        "quality": judged.reasoning.quality,
+        "richness": judged.richness.richness,
+        "calls": len(run.dispatches),
+        "inferences": len(run.inferences),
+        "seconds": run.duration_s,
+        "differences": list(run.differences),
+    }
