@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from palio.agents.reading import WantedItem
 from palio.agents.scripted.desk import Desk
-from palio.agents.scripted.verdicts import Check, compare, coverage, missing_words, stems, verdict
+from palio.agents.scripted.verdicts import (
+    MISSING,
+    Check,
+    compare,
+    coverage,
+    missing_words,
+    stems,
+    verdict,
+)
 from palio.records import Record
 
 PAGES = 5
+FULL_PAGES = 2
+"""Pages worth turning where a page holds ten results with long details."""
 VIEWS = 5
 """Products viewed in one call."""
 SLACK = 0.2
@@ -23,6 +33,8 @@ LOOSE = 3
 """Words of a request that no title holds and that are looked for in the details."""
 
 RANKED = "it ranks first"
+Result = Literal["holds", "silent", "fails"]
+"""All wanted values are there; none contradicts but one is not told; one is another."""
 
 
 class Style(Record, frozen=True):
@@ -79,7 +91,7 @@ class Finder:
     def __init__(self, desk: Desk, style: Style) -> None:
         self.desk = desk
         self.style = style
-        self.best: dict[WantedItem, str] = {}
+        self.best: dict[WantedItem, Candidate] = {}
         self.shown = 0
 
     def first_hit(self, item: WantedItem) -> str:
@@ -87,21 +99,42 @@ class Finder:
         rows = self._search(item, "", 1)
         return row_id(rows[0]) if rows else ""
 
-    def candidates(
-        self, item: WantedItem, shop_id: str = "", taken: Collection[str] = ()
-    ) -> Iterator[Candidate]:
-        """Candidates in rank order, page by page; `taken` ids are left out."""
-        for sheet in self._pages(item, shop_id, taken):
-            yield from self._judged(item, sheet)
+    def closest_in_shop(self, item: WantedItem, shop_id: str, taken: Collection[str]) -> str:
+        """The first row of a shop that is not taken, constraints set aside; "" when none is."""
+        text = query_text(item, compact=self.desk.compact)
+        self.desk.say(f"search {text}.")
+        rows = self.desk.find(text, shop_id=shop_id)
+        return next((row_id(row) for row in rows if row_id(row) not in taken), "")
 
-    def all_of_a_page(self, item: WantedItem) -> list[Candidate]:
+    def candidates(
+        self,
+        item: WantedItem,
+        shop_id: str = "",
+        taken: Collection[str] = (),
+        *,
+        strict: bool = False,
+    ) -> Iterator[Candidate]:
+        """Candidates in rank order, page by page; `taken` ids are left out.
+
+        Unless `strict`, rows that do not tell a wanted value come after those of their page that
+        hold it: where details are long they are often incomplete.
+        """
+        for sheet in self._pages(item, shop_id, taken):
+            yield from self._judged(item, sheet, strict=strict)
+
+    def all_of_a_page(
+        self,
+        item: WantedItem,
+        shop_id: str = "",
+        taken: Collection[str] = (),
+    ) -> list[Candidate]:
         """Every candidate of the first page that has one, in rank order, prices noted.
 
         Prices stand beside the verdicts: choosing the least number of one line can be learned,
         choosing it from rows two messages back cannot.
         """
-        for sheet in self._pages(item, "", ()):
-            found = self._all_judged(item, sheet)
+        for sheet in self._pages(item, shop_id, taken):
+            found = self._all_judged(item, sheet, strict=bool(shop_id))
             if found:
                 return found
         return []
@@ -109,7 +142,7 @@ class Finder:
     def _pages(self, item: WantedItem, shop_id: str, taken: Collection[str]) -> Iterator[Sheet]:
         """Result pages that hold rows whose title fits, until a page says there are no more."""
         bar = -1.0
-        for page in range(1, PAGES + 1):
+        for page in range(1, (PAGES if self.desk.compact else FULL_PAGES) + 1):
             rows = self._search(item, shop_id, page)
             covers = [_cover(item, row) for row in rows]
             if bar < 0:
@@ -121,10 +154,10 @@ class Finder:
             ]
             if not fits:
                 return
-            self.best.setdefault(item, row_id(fits[0]))
+            self.best.setdefault(item, _candidate(item, fits[0]))
             yield Sheet(rows, fits)
             full = 5 if self.desk.compact else 10
-            if len(rows) < full or (self.desk.compact and len(fits) < len(rows)):
+            if len(rows) < full or len(fits) < len(rows):
                 return
             self.desk.say("next page.")
 
@@ -154,29 +187,36 @@ class Finder:
             return SHOP_BAR
         return max(covers[0] if covers else 0.0, best - 2 * SLACK) - SLACK
 
-    def _judged(self, item: WantedItem, sheet: Sheet) -> Iterator[Candidate]:
+    def _judged(self, item: WantedItem, sheet: Sheet, *, strict: bool) -> Iterator[Candidate]:
         """Rows of a sheet that hold every wanted value, in rank order, with verdicts as notes."""
         for start in range(0, len(sheet.fits), VIEWS):
             rows = sheet.fits[start : start + VIEWS]
             checks = self._look(item, rows)
+            silent = []
             for place, row in enumerate(rows):
-                good = self._judge(item, row, checks[place], sheet)
-                if not good:
+                result = self._judge(item, row, checks[place], sheet)
+                if result == "silent":
+                    silent.append(row)
+                if result != "holds":
                     continue
                 if self.style.weighs and not sheet.rival and place + 1 < len(rows):
                     self._judge_rival(item, rows[place + 1], checks[place + 1], sheet)
                 yield self._with_rival(_candidate(item, row), item, sheet)
+            for row in () if strict else silent:
+                yield self._with_rival(_candidate(item, row), item, sheet)
 
-    def _all_judged(self, item: WantedItem, sheet: Sheet) -> list[Candidate]:
-        found = []
+    def _all_judged(self, item: WantedItem, sheet: Sheet, *, strict: bool) -> list[Candidate]:
         for start in range(0, len(sheet.fits), VIEWS):
             rows = sheet.fits[start : start + VIEWS]
+            by_result: dict[str, list[Candidate]] = {}
             for row, checks in zip(rows, self._look(item, rows), strict=True):
-                if self._judge(item, row, checks, sheet, priced=True):
-                    found.append(_candidate(item, row))
+                result = self._judge(item, row, checks, sheet, priced=True)
+                by_result.setdefault(result, []).append(_candidate(item, row))
+            silent = [] if strict else by_result.get("silent", [])
+            found = by_result.get("holds") or silent
             if found:
-                break
-        return [self._with_dearer(pick, found, item, sheet) for pick in found]
+                return [self._with_dearer(pick, found, item, sheet) for pick in found]
+        return []
 
     def _look(self, item: WantedItem, rows: Sequence[dict[str, Any]]) -> list[list[Check]]:
         """Checks of each row; products are viewed only if there is something to check."""
@@ -190,12 +230,17 @@ class Finder:
             wanted = [*(value for _, value in item.values), *loose]
             self.desk.say(f"need {' '.join(wanted)}.")
         pairs = [*item.values, *(("", word) for word in loose)]
-        checks = []
-        for row in rows:
-            seen = compare(pairs, views.get(row_id(row), {}), title=_title(row))
-            hard = len(item.values)
-            checks.append([*seen[:hard], *(check._replace(loose=True) for check in seen[hard:])])
-        return checks
+        return [self._checks(pairs, row, views.get(row_id(row), {})) for row in rows]
+
+    def _checks(
+        self, pairs: Sequence[tuple[str, str]], row: dict[str, Any], view: dict[str, Any]
+    ) -> list[Check]:
+        """Checks of one row; where details are long, only a value with a name can rule it out."""
+        checks = compare(pairs, view, title="" if self.desk.compact else _title(row))
+        if self.desk.compact:
+            return checks
+        named = zip(pairs, checks, strict=True)
+        return [check._replace(loose=not name) for (name, _), check in named]
 
     def _loose_words(self, item: WantedItem, rows: Sequence[dict[str, Any]]) -> list[str]:
         """Words that the first title lacks, where observations are long enough to hold them."""
@@ -211,19 +256,18 @@ class Finder:
         sheet: Sheet,
         *,
         priced: bool = False,
-    ) -> bool:
-        """Whether a row passes; says the verdict and remembers the first row that failed."""
-        good = all(check.ok or check.loose for check in checks)
-        price = money(_price(row)) if priced and good else ""
-        if (checks or price) and self.style.names and (self.style.weighs or good):
+    ) -> Result:
+        """The verdict on a row; says it, and remembers the first row that failed."""
+        failed = [check for check in checks if not check.ok and not check.loose]
+        price = money(_price(row)) if priced and not failed else ""
+        if (checks or price) and self.style.names and (self.style.weighs or not failed):
             self.desk.say(verdict(row_id(row), checks, price))
-        if not good:
-            sheet.rival = sheet.rival or (row_id(row), _failed(checks))
-            self._note_best(item, row)
-        return good
-
-    def _note_best(self, item: WantedItem, row: dict[str, Any]) -> None:
-        self.best.setdefault(item, row_id(row))
+        if not failed:
+            return "holds"
+        sheet.rival = sheet.rival or (row_id(row), f"it is {failed[0].wanted}")
+        self.best.setdefault(item, _candidate(item, row))
+        said = any(check.seen != MISSING for check in failed)
+        return "fails" if said or self.desk.compact else "silent"
 
     def _judge_rival(
         self, item: WantedItem, row: dict[str, Any], checks: Sequence[Check], sheet: Sheet
@@ -231,7 +275,7 @@ class Finder:
         """The next row, judged for comparison only."""
         if not checks:
             return
-        if self._judge(item, row, checks, sheet):
+        if self._judge(item, row, checks, sheet) == "holds":
             sheet.equal = row
 
     def _with_rival(self, pick: Candidate, item: WantedItem, sheet: Sheet) -> Candidate:
@@ -309,7 +353,3 @@ def _candidate(item: WantedItem, row: dict[str, Any]) -> Candidate:
 def _price(row: dict[str, Any]) -> float:
     price = row.get("price")
     return float(price) if isinstance(price, int | float) else 0.0
-
-
-def _failed(checks: Sequence[Check]) -> str:
-    return f"it is {next(check.wanted for check in checks if not check.ok and not check.loose)}"

@@ -19,6 +19,8 @@ from palio.agents.scripted.desk import Desk, OutOfTurns
 
 ANCHOR_SHOPS = 6
 """Shops that are tried for the other items before settling for less."""
+ALL_BASKETS = 10_000
+"""Baskets that are thought of at all."""
 BASKETS = 3
 """Baskets whose voucher is computed before settling for the first."""
 
@@ -51,9 +53,7 @@ class Shopper:
         if not self.style.looks:
             return self._first_hits()
         try:
-            picks = self._from_one_shop() if self.one_shop else self._from_anywhere()
-            if picks and self.one_shop and self.voucher:
-                self._affordable(picks)
+            picks = self._picks()
         except OutOfTurns:
             picks = None
         if not picks:
@@ -61,9 +61,14 @@ class Shopper:
         self._say_pick(picks)
         return [pick.product_id for pick in picks]
 
+    def _picks(self) -> list[Candidate] | None:
+        if self.voucher is None:
+            return self._from_one_shop() if self.one_shop else self._from_anywhere()
+        if self.one_shop:
+            return self._budgeted_from_one_shop()
+        return self._first_affordable([self.finder.all_of_a_page(item) for item in self.items])
+
     def _from_anywhere(self) -> list[Candidate] | None:
-        if self.voucher is not None:
-            return self._within_budget()
         picks: list[Candidate] = []
         for item in self.items:
             taken = [pick.product_id for pick in picks]
@@ -73,17 +78,16 @@ class Shopper:
             picks.append(match)
         return picks
 
-    def _within_budget(self) -> list[Candidate] | None:
-        """The first basket that the voucher tool says is affordable.
+    def _first_affordable(self, options: Sequence[Sequence[Candidate]]) -> list[Candidate] | None:
+        """The first basket that the voucher tool says is affordable, else the first of all.
 
         Cheapest first where titles are exact; else in the order of the search, baskets that own
-        arithmetic finds too dear last.
+        arithmetic finds too dear last. None when an item has no candidate.
         """
         assert self.voucher is not None
-        options = [self.finder.all_of_a_page(item) for item in self.items]
         if not all(options):
             return None
-        baskets = [list(picks) for picks in islice(product(*options), 10_000)]
+        baskets = [list(picks) for picks in islice(product(*options), ALL_BASKETS)]
         if self.desk.compact:
             baskets.sort(key=_total)
         else:
@@ -94,6 +98,25 @@ class Shopper:
                 return basket
         return baskets[0]
 
+    def _budgeted_from_one_shop(self) -> list[Candidate] | None:
+        """All items from one shop of the first item's candidates, within the budget if possible."""
+        groups: dict[str, list[Candidate]] = {}
+        for anchor in self.finder.all_of_a_page(self.items[0]):
+            groups.setdefault(anchor.shop_id, []).append(anchor)
+        for shop_id, anchors in list(groups.items())[:ANCHOR_SHOPS]:
+            options = [anchors]
+            for item in self.items[1:]:
+                taken = [pick.product_id for picks in options for pick in picks]
+                options.append(self.finder.all_of_a_page(item, shop_id, taken))
+                if not options[-1]:
+                    self._say_not_in(shop_id)
+                    break
+            else:
+                return self._first_affordable(options)
+            found = [picks[0] for picks in options if picks]
+            self.partial = max(self.partial, found, key=len)
+        return None
+
     def _affordable(self, picks: Sequence[Candidate]) -> bool:
         assert self.voucher is not None
         basket = [(pick.product_id, pick.price) for pick in picks]
@@ -102,7 +125,7 @@ class Shopper:
     def _from_one_shop(self) -> list[Candidate] | None:
         """All items from the shop of a candidate of the first item, shop after shop."""
         tried: dict[str, Candidate] = {}
-        for anchor in self.finder.candidates(self.items[0]):
+        for anchor in self.finder.candidates(self.items[0], strict=True):
             if anchor.shop_id in tried:
                 continue
             if len(tried) >= ANCHOR_SHOPS:
@@ -113,17 +136,19 @@ class Shopper:
             picks = [anchor]
             for item in self.items[1:]:
                 taken = [pick.product_id for pick in picks]
-                match = next(self.finder.candidates(item, anchor.shop_id, taken), None)
+                found = self.finder.candidates(item, anchor.shop_id, taken, strict=True)
+                match = next(found, None)
                 if match is None:
-                    where = f"shop {anchor.shop_id}" if self.style.names else "that shop"
-                    self.desk.say(f"not in {where}.")
+                    self._say_not_in(anchor.shop_id)
                     break
                 picks.append(match)
             else:
                 return [self._with_shop_rival(anchor, list(tried.values())), *picks[1:]]
-            if len(picks) > len(self.partial):
-                self.partial = picks
+            self.partial = max(self.partial, picks, key=len)
         return None
+
+    def _say_not_in(self, shop_id: str) -> None:
+        self.desk.say(f"not in shop {shop_id}." if self.style.names else "not in that shop.")
 
     def _with_shop_rival(self, anchor: Candidate, tried: Sequence[Candidate]) -> Candidate:
         """The anchor, preferred to one that fits as well because its shop has all items."""
@@ -143,8 +168,8 @@ class Shopper:
         names = " and ".join(pick.product_id for pick in picks)
         rivals = [pick for pick in picks if pick.rival and pick.rival not in names]
         if not self.style.weighs:
-            said = "yes" in self.desk.thinking()
-            self.desk.say("" if said else f"{names} has everything that was asked for,")
+            checked = "yes" in self.desk.thinking()
+            self.desk.say("" if checked else f"{names} has everything that was asked for,")
             self.desk.say(f"so recommend {names}, which fits the request.")
         elif rivals:
             best = rivals[0]
@@ -154,9 +179,12 @@ class Shopper:
 
     def _settle(self) -> list[str]:
         """The best that was seen, when nothing satisfies the request."""
-        ids = [self.finder.best.get(item, "") for item in self.items]
-        for at, pick in enumerate(self.partial):
-            ids[at] = pick.product_id
+        best = [self.finder.best.get(item) for item in self.items]
+        ids = [pick.product_id if pick else "" for pick in best]
+        if self.one_shop and (self.partial or best[0]):
+            ids = self._filled_from_one_shop(
+                self.partial or [pick for pick in best[:1] if pick], ids
+            )
         known = [product_id for product_id in ids if product_id]
         if not known:
             self.desk.say("nothing found.")
@@ -164,6 +192,17 @@ class Shopper:
         closest = f", {known[0]}" if self.style.names else ""
         self.desk.say(f"nothing matches in full, so recommend the closest one{closest}.")
         return [product_id or known[0] for product_id in ids]
+
+    def _filled_from_one_shop(self, held: Sequence[Candidate], ids: Sequence[str]) -> list[str]:
+        """The items held, and for each other one the closest that the same shop has."""
+        filled = [pick.product_id for pick in held]
+        for at in range(len(filled), len(ids)):
+            try:
+                closest = self.finder.closest_in_shop(self.items[at], held[0].shop_id, filled)
+            except OutOfTurns:
+                closest = ""
+            filled.append(closest or ids[at])
+        return filled
 
     def _first_hits(self) -> list[str]:
         """The first row of each search, unseen."""
