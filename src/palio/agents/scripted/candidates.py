@@ -27,7 +27,7 @@ VIEWS = 5
 """Products viewed in one call."""
 SLACK = 0.2
 """Full world: how far a title's word coverage may fall short of the first one's."""
-SHOP_BAR = 0.2
+SHOP_BAR = 0.4
 """Full world: word coverage that makes a product of a given shop the wanted one."""
 LOOSE = 3
 """Words of a request that no title holds and that are looked for in the details."""
