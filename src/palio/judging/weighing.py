@@ -28,12 +28,14 @@ def weighs(thought: Thought, seen: Seen, words: Lexicon) -> Sentence | None:
     Two candidates stand in relation by a comparative ("over", "cheaper than", "but") or by a
     verdict on each ("6093 ... no. pick 4821"). The reason is a datum of theirs that the record
     gives to one and not to all of them: a value, title word, price or shop. That the query asks
-    for the datum does not matter here, unless it is a number of the query.
+    for the datum does not matter here, unless it is a number of the query. Products with many
+    options own values that neither exhibits as offered, so a datum named in the rejection of one
+    candidate, and of no other, is a reason too.
     """
     if len(seen.products) < 2:
         return None
     read = _read(thought.sentences, seen, words)
-    data = _data(read, seen)
+    data = _data(read, seen, words)
     if len(data) < 2:
         return None
     contrast: Sentence | None = None
@@ -90,21 +92,31 @@ def candidates(tokens: list[str], seen: Seen) -> list[str]:
     return list(found)
 
 
-def _data(read: list[_Read], seen: Seen) -> dict[str, dict[str, None]]:
-    """Candidate -> data of its own that sentences about it name."""
-    data: dict[str, dict[str, None]] = {}
+class _Data(NamedTuple):
+    """Data of a candidate that sentences about it name; `against` those that reject it."""
+
+    named: dict[str, None]
+    against: dict[str, None]
+
+
+def _data(read: list[_Read], seen: Seen, words: Lexicon) -> dict[str, _Data]:
+    """Candidate -> data of its own that sentences about it name, in order."""
+    data: dict[str, _Data] = {}
     for one in read:
         for product_id in one.about:
-            data.setdefault(product_id, {})
+            data.setdefault(product_id, _Data({}, {}))
         if not one.about:
             continue
+        rejects = len(one.about) == 1 and not one.words.isdisjoint(words.negative)
         for token in one.sentence.tokens:
             owners = seen.owners.get(token)
             if owners is None or not _is_reason(token, seen):
                 continue
             for product_id in one.about:
-                if product_id in owners and len(data[product_id]) < MAX_NAMED:
-                    data[product_id][token] = None
+                if product_id in owners and len(data[product_id].named) < MAX_NAMED:
+                    data[product_id].named[token] = None
+                    if rejects:
+                        data[product_id].against[token] = None
     return data
 
 
@@ -117,15 +129,18 @@ def _is_reason(token: str, seen: Seen) -> bool:
     return len(token) > 1 and not seen.generic(token)
 
 
-def _reasoned(together: list[str], data: dict[str, dict[str, None]], seen: Seen) -> bool:
-    """Whether some named datum belongs to one of the candidates and not to all of them."""
+def _reasoned(together: list[str], data: dict[str, _Data], seen: Seen) -> bool:
+    """Whether some named datum tells one of the candidates from the others."""
     group = set(together)
     if len(group) < 2:
         return False
+    held = [data[product_id] for product_id in together if product_id in data]
+    if any(not group <= seen.owners[token] for one in held for token in one.named):
+        return True
     return any(
-        not group <= seen.owners[token]
-        for product_id in group
-        for token in data.get(product_id, ())
+        all(token not in other.named for other in held if other is not one)
+        for one in held
+        for token in one.against
     )
 
 
