@@ -1,0 +1,80 @@
+"""The main job is one configuration; with its seed it is one result."""
+
+from __future__ import annotations
+
+from palio.records import ConfigError, Record
+
+RACERS = ("careful", "terse", "sloppy", "hasty", "narrator", "classifier", "shortcut", "crash")
+"""Eight bundled agents that differ in kind; `shortcut` knows half of the race's answers."""
+
+
+class MainJobConfig(Record, frozen=True, omit_defaults=False):
+    """What the main job makes, races, keeps, trains and measures; all in the compact world.
+
+    Attributes:
+        seed: decides worlds, split, training and sampling.
+        catalogues: worlds with their own brands; training needs many, so that copying an unseen
+            brand is learned rather than the brands.
+        products: of each catalogue.
+        problems: of each catalogue, evenly over product, shop and voucher.
+        race_problems: of the race's own catalogue.
+        racers: bundled agents of the race.
+        teachers: agents of the bulk rollout on every training problem.
+        others: agents of the bulk rollout on every `others_every`-th training problem: what the
+            filter has to tell apart.
+        race_seconds: wall clock of one run in the race.
+        race_parallel: runs at a time in the race.
+        workers: processes of the bulk rollout and of judging.
+        fractions: pool -> share of the problems.
+        recipe: name of the bundled training recipe, or a path.
+        training_minutes: 0: as the recipe says.
+        evaluated: held-out problems, evenly over the kinds.
+        sampled: of these, problems with k samples.
+        samples: k.
+        temperature: of the samples.
+    """
+
+    seed: int = 7
+    catalogues: int = 24
+    products: int = 1_500
+    problems: int = 300
+    race_problems: int = 60
+    racers: tuple[str, ...] = RACERS
+    teachers: tuple[str, ...] = ("careful", "terse")
+    others: tuple[str, ...] = ("sloppy", "hasty", "narrator", "classifier")
+    others_every: int = 3
+    race_seconds: float = 30.0
+    race_parallel: int = 4
+    workers: int = 2
+    train_share: float = 0.84
+    development_share: float = 0.06
+    recipe: str = "tiny"
+    training_minutes: float = 0.0
+    evaluated: int = 450
+    sampled: int = 60
+    samples: int = 8
+    temperature: float = 1.0
+
+    def checked(self) -> MainJobConfig:
+        """The configuration itself, once it is known to make sense.
+
+        Raises:
+            ConfigError: names the setting that cannot be.
+        """
+        if self.catalogues < 1 or self.problems < 3 or self.race_problems < 3:
+            raise ConfigError("catalogues must be at least 1; problems, race_problems at least 3")
+        if not 0 < self.train_share + self.development_share < 1:
+            raise ConfigError("train_share + development_share must leave a held-out share")
+        if self.samples < 1 or self.workers < 1 or self.race_parallel < 1 or self.others_every < 1:
+            raise ConfigError("samples, workers, race_parallel, others_every must be at least 1")
+        return self
+
+    @property
+    def fractions(self) -> dict[str, float]:
+        """Pool -> share."""
+        heldout = round(1.0 - self.train_share - self.development_share, 10)
+        return {
+            "train": self.train_share,
+            "development": self.development_share,
+            "heldout": heldout,
+        }
