@@ -111,6 +111,11 @@ def test_normalising_twice_changes_nothing(text: str) -> None:
     assert normalise_text(normalise_text(text)) == normalise_text(text)
 
 
+@given(st.text(st.characters(max_codepoint=127)))
+def test_the_short_way_for_ascii_gives_what_the_long_way_gives(text: str) -> None:
+    assert normalise_text(text) == normalise_text(text + " \u200b")
+
+
 def brute_force(problems: tuple[Problem, ...], edges: tuple[EdgeKind, ...]) -> set[frozenset[str]]:
     """Clusters by repeated merging of sets that share any key: slow, and no union-find."""
     groups = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -36,8 +37,12 @@ class Call(Record, frozen=True):
         return self.name, _encode(self.arguments)
 
 
+@lru_cache(maxsize=4096)
 def parse_arguments(text: str) -> dict[str, Any] | None:
-    """The arguments of a call as an object; None when `text` is anything but a JSON object."""
+    """The arguments of a call as an object; None when `text` is anything but a JSON object.
+
+    Kept for a while, since four gates ask for the same calls: treat the result as read-only.
+    """
     try:
         return _decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -85,6 +90,11 @@ def turns(messages: Sequence[Message]) -> Iterator[tuple[Message, tuple[Message,
             yield message, tuple(messages[start:position])
 
 
+def _paired(message: Message, replies: Sequence[Message]) -> bool:
+    """The usual case, without counting: every call is answered, in order, by its own id."""
+    return [call.id for call in message.tool_calls] == [reply.tool_call_id for reply in replies]
+
+
 def orphan_calls(messages: Sequence[Message], terminal: Sequence[str] = ()) -> tuple[ToolCall, ...]:
     """Calls without a response in the next turn.
 
@@ -94,7 +104,7 @@ def orphan_calls(messages: Sequence[Message], terminal: Sequence[str] = ()) -> t
     """
     found: list[ToolCall] = []
     for message, replies in turns(messages):
-        if not message.tool_calls:
+        if not message.tool_calls or _paired(message, replies):
             continue
         left = Counter(reply.tool_call_id for reply in replies)
         last = message is messages[-1] or (replies and replies[-1] is messages[-1])
@@ -111,9 +121,11 @@ def orphan_results(messages: Sequence[Message]) -> tuple[Message, ...]:
     paired = 0
     found: list[Message] = []
     for message, replies in turns(messages):
+        paired += len(replies)
+        if _paired(message, replies):
+            continue
         left = Counter(call.id for call in message.tool_calls)
         for reply in replies:
-            paired += 1
             if left[reply.tool_call_id or ""]:
                 left[reply.tool_call_id or ""] -= 1
             else:

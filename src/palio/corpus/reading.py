@@ -65,7 +65,8 @@ def trace_files(path: Path) -> tuple[Path, ...]:
     if not path.is_dir():
         raise InputError("no such file or folder", where=str(path), remedy="check the path")
     files = sorted(p for p in path.rglob("*.jsonl*") if p.name.endswith(SUFFIXES) and p.is_file())
-    files = [file for file in files if file.name.startswith("trajectories")] or files
+    files = [p for p in files if not p.name.startswith((".", "verdicts"))]
+    files = [p for p in files if p.name.startswith("trajectories")] or files
     if not files:
         raise InputError(
             "holds no trajectory file", where=str(path), remedy=f"wanted: {', '.join(SUFFIXES)}"

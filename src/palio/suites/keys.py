@@ -21,6 +21,8 @@ def normalise_text(text: str) -> str:
     Applied until nothing changes, since lower case can undo a normal form ("İ"): the result is a
     fixed point, so equal keys stay equal however often they are normalised.
     """
+    if text.isascii():  # no normal form, no invisible characters: 1 us where the loop takes 60
+        return " ".join(text.lower().split())
     while True:
         folded = unicodedata.normalize("NFKC", text).lower()
         visible = "".join(char for char in folded if unicodedata.category(char) != "Cf")
