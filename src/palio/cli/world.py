@@ -1,4 +1,4 @@
-"""palio world: import a catalogue, look into it, search it, call its tools."""
+"""palio world: import or generate a catalogue, look into it, search it, call its tools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from palio.world.lines import Progress
     from palio.world.world import World
 
-app = typer.Typer(help="Catalogues: import, look into, search, call tools.", no_args_is_help=True)
+app = typer.Typer(
+    help="Catalogues: import, generate, look into, search, call tools.", no_args_is_help=True
+)
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 CATALOGUE = typer.Argument(..., help="Catalogue folder or product file.")
@@ -51,6 +53,37 @@ def import_products(
         table.add_row(reason, f"{count:,}")
     Console().print(table)
     typer.echo(f"wrote {out}")
+
+
+@app.command()
+def generate(
+    out: Path = typer.Option(..., "--out", help="Folder to write the world to."),
+    config: str = typer.Option("compact", help="compact or full."),
+    products: int = typer.Option(0, min=0, help="Size of the catalogue, by default the config's."),
+    problems: int = typer.Option(0, min=0, help="Problems of all kinds together."),
+    seed: int = typer.Option(0, help="Decides everything; equal seeds give equal files."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Generate a catalogue with hard decoys and a suite of problems for it."""
+    from palio.suites import write_suite
+    from palio.world.synthesis import preset, suite_of, synthesise, write_synthesis
+
+    synthesis = synthesise(preset(config, seed, products=products, problems=problems))
+    out.mkdir(parents=True, exist_ok=True)
+    write_suite(suite_of(synthesis), out / "suite.json")
+    write_synthesis(synthesis, out, also=("suite.json",))
+    if as_json:
+        typer.echo(json.dumps(synthesis.composition, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("composition", "value", "count", title=synthesis.config.name)
+    for label, counts in synthesis.composition.items():
+        for place, (value, count) in enumerate(counts.items()):
+            table.add_row("" if place else label, value, f"{count:g}")
+    Console().print(table)
+    typer.echo(f"wrote {out}: {len(synthesis.catalogue):,} products and suite.json")
 
 
 @app.command()

@@ -12,7 +12,6 @@ import msgspec
 from palio.records.base import Record
 
 _BOTH = re.compile(r"\bboth\b")
-_AND = re.compile(r",? and (?=an? |some |the )")
 
 
 class Expressions(Record, frozen=True):
@@ -41,15 +40,30 @@ def wants_same_shop(text: str) -> bool:
     return any(re.search(form, text) for form in expressions().same_shop["any"])
 
 
-def split_items(text: str, *, same_shop: bool) -> list[str]:
-    """The parts of lower-case text that each describe one item, in order; at least one."""
-    for name in ("numbered", "ordinal"):
-        parts = _compiled(name).split(text)
-        if len(parts) > 2:
-            return [part for part in parts[1:] if part.strip()]
-    if same_shop and "; " in text:
+def split_items(text: str, *, several: bool) -> list[str]:
+    """The parts of lower-case text that each describe one item, in order; at least one.
+
+    Args:
+        text: the request without its voucher rules.
+        several: whether more than one item is likely, so that a list without markers is cut too.
+    """
+    parts = _compiled("numbered").split(text)
+    if len(parts) > 2:
+        return [part for part in parts[1:] if part.strip()]
+    if several and "; " in text:
         return _compiled("semicolon").split(text)
-    parts = _compiled("also").split(text)
-    if len(parts) == 1 and same_shop and _BOTH.search(text):
-        parts = _AND.split(text, maxsplit=1)
+    parts = _compiled("ordinal").split(text)
+    ordered = len(parts) > 2
+    cuts = ["sentence", "also_sentence"]
+    cuts += [] if ordered else ["also"]
+    cuts += ["list"] if several and not ordered else []
+    parts = _cut(parts[1:] if ordered else parts, cuts)
+    if several and not ordered and (len(parts) > 1 or _BOTH.search(text)):
+        parts = _cut(parts, ["pair"])
+    return parts or [text]
+
+
+def _cut(parts: list[str], names: list[str]) -> list[str]:
+    for name in names:
+        parts = [piece for part in parts for piece in _compiled(name).split(part) if piece.strip()]
     return parts

@@ -18,7 +18,7 @@ _FORMS = (
         "between",
         re.compile(
             r"\b(?:between|from|priced?(?: at)?|costing|costs?|range(?: of)?|ranging(?: from)?|"
-            r"in the|at|for)\s" + _N + _LINK + _N + r"(?: (?:peso )?range)?"
+            r"in the|at|for|within)\s" + _N + _LINK + _N + r"(?: (?:peso )?range)?"
         ),
     ),
     ("greater", re.compile(r"\bfrom " + _N + r" (?:up(?:wards?)?|and (?:up|above)|or more)\b")),
@@ -55,13 +55,13 @@ def mark_amounts(text: str) -> str:
     return _RANGE_CURRENCY.sub(r"₱\1", text)
 
 
-def take_price(text: str) -> tuple[str, float | None, float | None]:
+def take_price(text: str, *, bare: bool) -> tuple[str, float | None, float | None]:
     """The text without its price phrase, and the bounds.
 
-    Numbers with a currency or near a price word are tried first, then bare ones that no unit
-    follows.
+    Numbers with a currency or near a price word are tried first; then, if `bare`, numbers that no
+    unit follows.
     """
-    for cued in (True, False):
+    for cued in (True, False) if bare else (True,):
         for mode, pattern in _FORMS:
             for found in pattern.finditer(text):
                 if _counts(text, found, cued=cued):

@@ -21,6 +21,7 @@ from palio.agents.reading.vocabulary import (
 )
 from palio.agents.reading.vouchers import split_voucher
 from palio.agents.reading.wanted import Wanted, WantedItem
+from palio.records import SERVICES
 from palio.world.synthesis.wording import filler_words
 
 _SPACE = re.compile(r"\s+")
@@ -40,7 +41,7 @@ def read_request(query: str) -> Wanted:
     text = mark_amounts(_SPACE.sub(" ", text).strip().lower().replace("\u2019", "'"))
     same_shop = wants_same_shop(text) or bool(voucher and voucher.voucher_type == "shop")
     items: list[WantedItem] = []
-    for part in split_items(text, same_shop=same_shop):
+    for part in split_items(text, several=same_shop or voucher is not None):
         item = read_item(part, world)
         if items and not item.words:
             items[-1] = _merged(items[-1], item)
@@ -55,9 +56,9 @@ def read_item(text: str, world: str) -> WantedItem:
     text, group, kind = take_type(text, world)
     if group:  # "ages 9 and up" is a value; of an unknown type, numbers are rather prices
         text, values = take_values(text, world, group)
-    text, low, high = take_price(text)
-    if not group:
-        text, values = take_values(text, world, group)
+    text, low, high = take_price(text, bare=world == "compact")
+    if not group:  # values are hints then, so their words stay search words
+        _, values = take_values(text, world, group)
     text, features = take_features(text, world, group)
     carriers = carrier_words(world) if group else filler_words()
     words = [word for word in _WORD.findall(text) if word not in carriers]
@@ -79,5 +80,5 @@ def _merged(item: WantedItem, more: WantedItem) -> WantedItem:
         values=(*item.values, *(pair for pair in more.values if pair not in item.values)),
         low=item.low if item.low is not None else more.low,
         high=item.high if item.high is not None else more.high,
-        services=tuple(dict.fromkeys([*item.services, *more.services])),
+        services=tuple(tag for tag in SERVICES if tag in (*item.services, *more.services)),
     )

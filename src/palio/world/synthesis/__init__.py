@@ -1,6 +1,13 @@
 """Synthetic shopping worlds: products, hard decoys and problems from one seed."""
 
-from palio.world.synthesis.config import ItemMix, SynthesisConfig, compact_config, full_config
+from palio.world.synthesis.config import (
+    ItemMix,
+    SynthesisConfig,
+    compact_config,
+    full_config,
+    preset,
+)
+from palio.world.synthesis.files import suite_of, write_synthesis
 from palio.world.synthesis.synthesise import Decoy, Synthesis, synthesise
 
 __all__ = [
@@ -10,5 +17,8 @@ __all__ = [
     "SynthesisConfig",
     "compact_config",
     "full_config",
+    "preset",
+    "suite_of",
     "synthesise",
+    "write_synthesis",
 ]

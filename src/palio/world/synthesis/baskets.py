@@ -10,7 +10,7 @@ from palio.records import Kind, Voucher
 from palio.world.synthesis.config import ItemMix
 from palio.world.synthesis.draft import PRICE_CEILING, Draft, Wish, make_draft
 from palio.world.synthesis.stock import Stock
-from palio.world.synthesis.wishes import make_wish, missed_by, violations
+from palio.world.synthesis.wishes import make_wish, violations
 from palio.world.voucher import voucher_total
 
 MINIMAL_TOTAL = 100
@@ -135,8 +135,7 @@ def _add_decoys(stock: Stock, basket: Basket, item: int, count: int, shop: int |
     for violated in violations(stock.rng, wish, count):
         place = stock.shop() if shop is None else shop
         decoy = make_draft(stock.rng, wish, place, stock.shape, violate=violated, near=target.price)
-        if missed_by(wish, decoy) == [violated]:
-            basket.decoys.append(DecoyDraft(item, stock.add(decoy), violated))
+        basket.decoys.append(DecoyDraft(item, stock.add(decoy), violated))
 
 
 def _shop_decoy(stock: Stock, basket: Basket, shop: int) -> None:
@@ -151,8 +150,7 @@ def _shop_decoy(stock: Stock, basket: Basket, shop: int) -> None:
         if item == lacking and (not plan or rng.random() < 0.3):
             continue
         other = make_draft(rng, wish, shop, stock.shape, violate=plan[0], near=near)
-        if not plan[0] or missed_by(wish, other) == plan:
-            basket.decoys.append(DecoyDraft(item, stock.add(other), plan[0] or "shop"))
+        basket.decoys.append(DecoyDraft(item, stock.add(other), plan[0] or "shop"))
 
 
 def _stray(stock: Stock, basket: Basket, item: int, shop: int) -> None:

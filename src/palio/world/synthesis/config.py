@@ -203,3 +203,16 @@ def full_config(
         banks=banks,
     )
     return _checked(config)
+
+
+def preset(name: str, seed: int, *, products: int = 0, problems: int = 0) -> SynthesisConfig:
+    """The preset "compact" or "full"; a size of 0 takes the preset's own.
+
+    Raises:
+        ConfigError: no such preset.
+    """
+    presets = {"compact": compact_config, "full": full_config}
+    if name not in presets:
+        raise ConfigError(f"no world is named {name!r}", remedy=f"one of {', '.join(presets)}")
+    usual = {"compact": (1_500, 300), "full": (10_000, 1_000)}[name]
+    return presets[name](seed, products=products or usual[0], problems=problems or usual[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from palio.records import SERVICES, PriceRange
 from palio.world.synthesis.lexicon import Group, ProductType, Trait
@@ -21,6 +21,12 @@ class Family:
     kind: ProductType
     group: Group
     features: tuple[str, ...] = ()
+
+    @property
+    def traits(self) -> tuple[Trait, ...]:
+        """The group's traits that products of this type have."""
+        name = self.kind.name
+        return tuple(t for t in self.group.traits if not t.types or name in t.types)
 
     @property
     def slug(self) -> str:
@@ -80,7 +86,6 @@ class Draft:
     number: int = -1
     title_seed: int = 0
     sold: int = 0
-    decoy_of: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +127,8 @@ def make_draft(
         violate: "" for none, else one of `wish.constraints()`.
         near: price around which to draw where the wish leaves it open.
     """
-    group = wish.family.group
     attributes: dict[str, tuple[str, ...]] = {}
-    for trait in group.traits:
+    for trait in wish.family.traits:
         if trait.holder == "attribute":
             wanted = next((w.value for w in wish.traits if w.trait is trait), None)
             values = _attribute(rng, trait, wanted, f"trait:{trait.name}" == violate, shape)
@@ -157,7 +161,7 @@ def _attribute(
 
 def _skus(rng: random.Random, wish: Wish, violate: str, shape: Shape) -> list[dict[str, str]]:
     """SKUs of which one holds all wanted values, or none does because of the violated option."""
-    traits = [trait for trait in wish.family.group.traits if trait.holder == "sku"]
+    traits = [trait for trait in wish.family.traits if trait.holder == "sku"]
     wanted = {w.trait.name: w.value for w in wish.traits if w.trait.holder == "sku"}
     kept = [t for t in traits if t.name in wanted or rng.random() < shape.presence]
     if not kept:

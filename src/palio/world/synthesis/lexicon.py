@@ -25,6 +25,7 @@ class Trait(Record, frozen=True):
         prefix: whether a spoken value may stand before the product's name ("blue mug").
         phrases: templates of a spoken value after the name; `{v}` is the spoken value.
         values: catalogue value -> its spoken forms, unique inside the group.
+        types: names of the types that have it; empty = all of the group.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Trait(Record, frozen=True):
     values: dict[str, tuple[str, ...]]
     prefix: bool = False
     phrases: tuple[str, ...] = ("{v}",)
+    types: tuple[str, ...] = ()
 
 
 class ProductType(Record, frozen=True):

@@ -58,14 +58,14 @@ def _drawn(rng: random.Random, target: Draft, mix: ItemMix, shape: Shape) -> Wis
 def _traits(rng: random.Random, target: Draft, mix: ItemMix) -> tuple[WantedTrait, ...]:
     sku = rng.choice(target.skus) if target.skus else {}
     held: list[tuple[Trait, str]] = []
-    for trait in target.family.group.traits:
+    for trait in target.family.traits:
         if trait.holder == "sku" and trait.name in sku:
             held.append((trait, sku[trait.name]))
         elif trait.holder == "attribute" and trait.name in target.attributes:
             held.append((trait, target.attributes[trait.name][0]))
     wanted = rng.choices(range(len(mix.traits)), mix.traits)[0]
     chosen = rng.sample(held, min(wanted, len(held)))
-    order = [trait.name for trait in target.family.group.traits]
+    order = [trait.name for trait in target.family.traits]
     chosen.sort(key=lambda pair: order.index(pair[0].name))
     return tuple(
         WantedTrait(trait, value, rng.choice(trait.values[value])) for trait, value in chosen
@@ -113,31 +113,3 @@ def violations(rng: random.Random, wish: Wish, count: int) -> list[str]:
     while len(plan) < count:
         plan.append(rng.choice(hidden or seen))
     return plan[:count]
-
-
-def missed_by(wish: Wish, draft: Draft) -> list[str]:
-    """Constraints that a draft of the wish's family violates; the SKU rule of the scorer.
-
-    One single SKU must hold all wanted options; the violated ones are those of the best SKU.
-    """
-    missed = []
-    wanted = {w.trait.name: w.value for w in wish.traits if w.trait.holder == "sku"}
-    best = max((_hits(sku, wanted) for sku in draft.skus), key=len, default=set[str]())
-    for w in wish.traits:
-        held = w.value in draft.attributes.get(w.trait.name, ()) or w.trait.name in best
-        if not held:
-            missed.append(f"trait:{w.trait.name}")
-    missed += [f"service:{tag}" for tag in wish.services if tag not in draft.services]
-    if wish.price is not None:
-        low, high = wish.price.low, wish.price.high
-        outside = (low is not None and draft.price < low) or (
-            high is not None and draft.price > high
-        )
-        missed += ["price"] if outside else []
-    if wish.ceiling is not None and not wish.floor <= draft.price <= wish.ceiling:
-        missed.append("budget")
-    return missed
-
-
-def _hits(sku: dict[str, str], wanted: dict[str, str]) -> set[str]:
-    return {name for name, value in wanted.items() if sku.get(name) == value}

@@ -233,12 +233,12 @@ def template_words(world: str) -> frozenset[str]:
     """Every word of a world's templates: what requests say besides names, values and amounts."""
     lexicon = load_lexicon(world)
     texts = [phrase for g in lexicon.groups for trait in g.traits for phrase in trait.phrases]
-    texts += [g.article for g in lexicon.groups]
+    texts += ["an", *(g.article for g in lexicon.groups)]
     for bank in load_banks(world):
         texts += [*bank.openers, *bank.single, *(s.text for s in (*bank.shop, *bank.several))]
         texts += [*bank.voucher.text, *bank.currency, *bank.feature]
-        named = (bank.core, bank.phrases, bank.price, bank.service)
-        named += (bank.voucher.scope, bank.voucher.discount)
+        rules = bank.voucher
+        named = [bank.core, bank.phrases, bank.price, bank.service, rules.scope, rules.discount]
         texts += [text for group in named for forms in group.values() for text in forms]
     common = common_phrases()
     for forms in (*common.price.values(), *common.service.values()):
