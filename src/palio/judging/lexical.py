@@ -69,6 +69,9 @@ class LexicalEncoder:
     def __init__(self) -> None:
         self._features = lru_cache(maxsize=CACHED_TITLES)(features)
 
+    def __reduce__(self) -> tuple[type[LexicalEncoder], tuple[()]]:
+        return LexicalEncoder, ()  # the cache stays here: a worker process fills its own
+
     def similarity(self, a: str, b: str) -> float:
         """Dot product / (product of norms + `DAMPING`), in [0, 1); 1 for equal titles."""
         if a == b:

@@ -1,0 +1,136 @@
+"""Fourth part of the main job: floors, base and trained policy on the same held-out problems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from palio.agents.spec import policy_agent
+from palio.broker.limits import Limits
+from palio.broker.upstream import Upstream
+from palio.evaluate.floors import FLOORS, FloorResult, evaluate_floor
+from palio.evaluate.mainjob.config import MainJobConfig
+from palio.evaluate.mainjob.worlds import Ground, evenly
+from palio.evaluate.policy import EvalSettings, Policy, evaluate_policy
+from palio.evaluate.results import EvalResult
+from palio.evaluate.rollouts import Progress
+from palio.judging import default_encoder
+from palio.records import Problem, from_json, to_json
+from palio.world.artefacts import write_lines
+from palio.world.world import World
+
+THREADS = 96
+"""Conversations in flight: the engine's batch. Beyond 96 the key-value cache of 1.8 M parameters
+leaves the second-level cache and nothing is gained."""
+
+RESULT, FLOOR_FILE = "result.json", "floors.json"
+
+
+@dataclass(frozen=True)
+class Exam:
+    """What every policy and floor is measured on.
+
+    Attributes:
+        problems: held-out problems, for greedy rollouts and floors.
+        sampled: some of them, for k samples each.
+        worlds: catalogue id -> world.
+    """
+
+    problems: tuple[Problem, ...]
+    sampled: tuple[Problem, ...]
+    worlds: dict[str, World]
+
+
+def open_exam(config: MainJobConfig, ground: Ground) -> Exam:
+    """Choose the held-out problems by digest and open their worlds."""
+    salt = f"exam-{config.seed}"
+    problems = evenly(ground.pool("heldout"), config.evaluated, salt)
+    sampled = evenly(problems, config.sampled, salt)
+    names = sorted({problem.catalogue for problem in problems})
+    return Exam(problems, sampled, {name: ground.world(name) for name in names})
+
+
+def measure_floors(config: MainJobConfig, ground: Ground, folder: Path) -> dict[str, Any]:
+    """What no policy at all scores; written to the folder."""
+    exam = open_exam(config, ground)
+    encoder = default_encoder()
+    floors = tuple(
+        evaluate_floor(
+            floor,
+            exam.problems,
+            exam.worlds,
+            encoder,
+            clusters=ground.clustering.cluster_of,
+            seed=config.seed,
+        )
+        for floor in FLOORS
+    )
+    write_lines(folder / FLOOR_FILE, [to_json(floors) + b"\n"])
+    return {floor.name: floor.rates["overall"]["oro"].value for floor in floors}
+
+
+def read_floors(folder: Path) -> tuple[FloorResult, ...]:
+    """The floors that `measure_floors` wrote."""
+    path = folder / FLOOR_FILE
+    return from_json(path.read_bytes(), tuple[FloorResult, ...], where=str(path))
+
+
+def measure_policy(
+    name: str,
+    model: str,
+    upstream: Upstream,
+    config: MainJobConfig,
+    ground: Ground,
+    folder: Path,
+    advance: Callable[[int, str], None],
+) -> dict[str, Any]:
+    """Greedy rollouts on every exam problem and k samples on some, through broker and scorer."""
+    exam = open_exam(config, ground)
+    policy = Policy(name, policy_agent(name.replace(" ", "-"), model), upstream)
+    limits = Limits(seconds=300.0)
+    greedy = EvalSettings(threads=THREADS, seed=config.seed, limits=limits)
+    sampled = EvalSettings(
+        samples=config.samples,
+        temperature=config.temperature,
+        seed=config.seed,
+        threads=THREADS,
+        limits=limits,
+    )
+    done = 0
+    answers = {}
+    for mode, problems, settings in (
+        ("greedy", exam.problems, greedy),
+        ("sampled", exam.sampled, sampled),
+    ):
+
+        def note(step: Progress, before: int = done, mode: str = mode) -> None:
+            advance(before + step.done, f"{mode}: {step.successes} of {step.scored} so far")
+
+        result = evaluate_policy(
+            policy,
+            problems,
+            exam.worlds,
+            default_encoder(),
+            out=folder / mode,
+            settings=settings,
+            clusters=ground.clustering.cluster_of,
+            progress=note,
+        )
+        write_lines(folder / mode / RESULT, [to_json(result) + b"\n"])
+        done += len(problems) * settings.samples
+        answers[mode] = result
+    overall = answers["greedy"].overall.asr["oro"]
+    return {"asr": overall.rate, "n": overall.n}
+
+
+def rollouts_of(config: MainJobConfig) -> int:
+    """Rollouts of one measured policy, for progress."""
+    return config.evaluated + config.sampled * config.samples
+
+
+def read_result(folder: Path, mode: str) -> EvalResult:
+    """The greedy or sampled result that `measure_policy` wrote."""
+    path = folder / mode / RESULT
+    return from_json(path.read_bytes(), EvalResult, where=str(path))
