@@ -10,8 +10,8 @@ Rules (fixed, so that two validators compute the same bytes):
 - Ranks are competition ranks (1, 2, 2, 4) of the final score, equal to twelve digits.
 - `group` says which ranks mean nothing: from the top, a row joins the group of the best row when
   the paired difference of their scores on common problems has an interval that holds 0 (Agresti
-  and Min 2005: two pseudo-problems, so that few problems never look certain), or, with fewer than
-  two common problems, when their final intervals overlap.
+  and Min 2005: two pseudo-problems; fewer than six differing problems always hold 0), or, with
+  fewer than two common problems, when their final intervals overlap.
 - Agents that may not compete (oracle, inline, not eligible) are listed apart without a rank.
 """
 
@@ -31,6 +31,8 @@ from palio.records.verdict import OutcomeVerdict, ReasoningVerdict
 
 Z95 = 1.959963984540054
 DIGITS = 12
+MIN_DIFFERENT = 6
+"""With five differing problems even the exact sign test stays at p = 0.0625."""
 
 
 class StandingEntry(Record, frozen=True):
@@ -267,8 +269,11 @@ def holds_zero(differences: Sequence[float]) -> bool:
     """Whether the 95 % interval of a mean paired difference in [-1, 1] holds 0.
 
     Two pseudo-problems, one half won by each side, are added (Agresti and Min 2005, "Simple
-    improved confidence intervals for comparing matched proportions").
+    improved confidence intervals for comparing matched proportions"). Fewer than `MIN_DIFFERENT`
+    problems on which the two differ never tell them apart.
     """
+    if sum(d != 0 for d in differences) < MIN_DIFFERENT:
+        return True
     n = len(differences) + 2
     mean = math.fsum(differences) / n
     variance = (math.fsum(d * d for d in differences) + 1.0) / n - mean * mean

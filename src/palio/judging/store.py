@@ -7,13 +7,17 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from palio.records.base import from_json, to_json
+import msgspec
+
+from palio.records.base import to_json
+from palio.records.faults import InputError
 from palio.records.verdict import Verdict
 from palio.world.lines import read_lines
 
 VERDICTS = "verdicts.jsonl"
 """File of a run folder that all verdicts of the run are appended to."""
 MAX_VERDICT_BYTES = 16 * 1024 * 1024
+_decoder: msgspec.json.Decoder[Verdict] = msgspec.json.Decoder(Verdict)
 
 
 def append_verdicts(path: Path, verdicts: Iterable[Verdict]) -> int:
@@ -24,7 +28,11 @@ def append_verdicts(path: Path, verdicts: Iterable[Verdict]) -> int:
     skips it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    known = {_mark(line.data) for line in read_lines(path)} if path.is_file() else set()
+    known = (
+        {_mark(line.data) for line in read_lines(path, max_bytes=MAX_VERDICT_BYTES)}
+        if path.is_file()
+        else set()
+    )
     written = 0
     with path.open("ab") as out:
         if out.tell() and not _ends_line(path):
@@ -56,7 +64,11 @@ def read_verdicts(path: Path) -> Iterator[Verdict]:
     for line in read_lines(path, max_bytes=MAX_VERDICT_BYTES):
         if not line.data.rstrip().endswith(b"}"):
             continue
-        yield from_json(line.data, Verdict, where=f"{path}:{line.number}")  # type: ignore[arg-type]
+        try:
+            yield _decoder.decode(line.data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            where = f"{path}:{line.number}"
+            raise InputError(f"not a verdict: {error}", where=where) from error
 
 
 def _ends_line(path: Path) -> bool:
