@@ -1,1 +1,32 @@
 """Judged trajectories to a gated, leak-guarded, split corpus; every drop is counted."""
+
+from palio.corpus.build import build, read_pools
+from palio.corpus.config import POOLS, CorpusConfig, RankingWeights, read_config
+from palio.corpus.funnel import AgentCount, Funnel, FunnelStep, PoolCount, read_funnel
+from palio.corpus.judged import Judged, Panel, Verdicts, judge_all
+from palio.corpus.lineage import Lineage, read_lineage
+from palio.corpus.reading import TraceReader
+from palio.corpus.rows import CorpusRow, read_rows
+
+__all__ = [
+    "POOLS",
+    "AgentCount",
+    "CorpusConfig",
+    "CorpusRow",
+    "Funnel",
+    "FunnelStep",
+    "Judged",
+    "Lineage",
+    "Panel",
+    "PoolCount",
+    "RankingWeights",
+    "TraceReader",
+    "Verdicts",
+    "build",
+    "judge_all",
+    "read_config",
+    "read_funnel",
+    "read_lineage",
+    "read_pools",
+    "read_rows",
+]

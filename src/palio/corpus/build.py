@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,7 +24,7 @@ from palio.corpus.gates import Drop, TokenCount, row_steps
 from palio.corpus.judged import Judged
 from palio.corpus.lineage import PROVENANCE, lineage_of
 from palio.corpus.rows import RowWriter, row_of
-from palio.corpus.screening import KNOWN, READ, Screening
+from palio.corpus.screening import KNOWN, READ, Screening, Steps
 from palio.corpus.selection import Candidate, Selected, best_of_each_problem, without_duplicates
 from palio.corpus.spool import RejectWriter, Spool
 from palio.records import InputError, Problem, Provenance, Reject, digest, from_json, to_json
@@ -72,33 +73,59 @@ def build(
         ConfigError: the configuration contradicts itself.
         IntegrityError: the pools leak, or a row was lost; an older corpus stays as it was.
     """
-    known = by_id(problems)
-    clustering = leak_clusters(known.values(), checked(config).edges)
-    pool_of = assign_pools(known.values(), clustering, config.fractions, config.salt, previous)
-    steps = row_steps(count)
-    tally = Tally((READ, KNOWN, *(name for name, _ in steps), DUPLICATES, CAP))
+    plan = _planned(problems, checked(config), previous)
     with _staged(out) as stage:
-        with ExitStack() as files:
-            spool = files.enter_context(closing(Spool(stage / "spool")))
-            rejects = files.enter_context(
-                closing(RejectWriter(stage, keep_bodies=config.keep_bodies))
-            )
-            screening = Screening(known, config, steps, spool, rejects, tally)
-            survivors = _screened(screening, judged, progress)
-            _count_unread(unread, tally, rejects)
-            kept = _chosen(survivors, config, tally, spool, rejects)
-            _write_pools(stage, kept, spool, clustering.cluster_of, pool_of)
-        counts = check_corpus(stage, known)
-        funnel = Funnel(
-            steps=tally.steps(), pools=counts, agents=_agents(screening.agents, kept)
-        ).check()
+        funnel, found = _assemble(stage, judged, plan, row_steps(count), unread, progress)
         write_lines(stage / FUNNEL, [msgspec.json.format(to_json(funnel)), b"\n"])
-        write_lines(stage / POOL_FILE, [msgspec.json.format(to_json(pool_of)), b"\n"])
-        found = {"trajectories": screening.digest(), "problems": digest(list(known.values()))}
+        write_lines(stage / POOL_FILE, [msgspec.json.format(to_json(plan.pool_of)), b"\n"])
         manifest = _manifest(stage, config, funnel, {**(inputs or {}), **found})
         _publish(stage, out)
     write_manifest(manifest, out / MANIFEST)
     return funnel
+
+
+class _Plan(NamedTuple):
+    """What is known before the first row: the problems and where their rows will go."""
+
+    problems: dict[str, Problem]
+    config: CorpusConfig
+    cluster_of: dict[str, str]
+    pool_of: dict[str, str]
+
+
+def _planned(
+    problems: Iterable[Problem], config: CorpusConfig, previous: Mapping[str, str] | None
+) -> _Plan:
+    known = by_id(problems)
+    clustering = leak_clusters(known.values(), config.edges)
+    pool_of = assign_pools(known.values(), clustering, config.fractions, config.salt, previous)
+    return _Plan(known, config, clustering.cluster_of, pool_of)
+
+
+def _assemble(
+    stage: Path,
+    judged: Iterable[Judged],
+    plan: _Plan,
+    steps: Steps,
+    unread: Sequence[Reject],
+    progress: Callable[[int], None] | None,
+) -> tuple[Funnel, dict[str, str]]:
+    """Make the pool files in `stage` and check them; gives the funnel and the input digests."""
+    tally = Tally((READ, KNOWN, *(name for name, _ in steps), DUPLICATES, CAP))
+    with ExitStack() as files:
+        spool = files.enter_context(closing(Spool(stage / "spool")))
+        writer = RejectWriter(stage, keep_bodies=plan.config.keep_bodies)
+        rejects = files.enter_context(closing(writer))
+        screening = Screening(plan.problems, plan.config, steps, spool, rejects, tally)
+        survivors = _screened(screening, judged, progress)
+        _count_unread(unread, tally, rejects)
+        kept = _chosen(survivors, plan.config, tally, spool, rejects)
+        _write_pools(stage, kept, spool, plan)
+    counts = check_corpus(stage, plan.problems)
+    agents = _agents(screening.agents, kept)
+    funnel = Funnel(steps=tally.steps(), pools=counts, agents=agents).check()
+    problems = digest(list(plan.problems.values()))
+    return funnel, {"trajectories": screening.digest(), "problems": problems}
 
 
 def _screened(
@@ -149,21 +176,15 @@ def _chosen(
     return apply(CAP, best_of_each_problem(rows, config.per_problem))
 
 
-def _write_pools(
-    stage: Path,
-    kept: Sequence[Candidate],
-    spool: Spool,
-    cluster_of: Mapping[str, str],
-    pool_of: Mapping[str, str],
-) -> None:
+def _write_pools(stage: Path, kept: Sequence[Candidate], spool: Spool, plan: _Plan) -> None:
     """Write every kept row to its pool, in order of trajectory id."""
     with ExitStack() as files:
         writers = {pool: files.enter_context(closing(RowWriter(stage, pool))) for pool in POOLS}
         lineage = files.enter_context((stage / PROVENANCE).open("wb"))
         for candidate in kept:
             judged = spool.judged(candidate.place)
-            pool = pool_of[candidate.problem_id]
-            cluster = cluster_of[candidate.problem_id]
+            pool = plan.pool_of[candidate.problem_id]
+            cluster = plan.cluster_of[candidate.problem_id]
             writers[pool].write(row_of(judged.trajectory, cluster))
             lineage.write(to_json(lineage_of(judged, candidate, pool, cluster)) + b"\n")
 
