@@ -1,0 +1,282 @@
+"""palio eval: roll a policy out on a suite, score floors on it, compare two evaluations."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from palio.broker.upstream import Upstream
+    from palio.evaluate.comparison import Comparison
+    from palio.evaluate.floors import FloorResult
+    from palio.evaluate.policy import EvalSettings, Policy
+    from palio.evaluate.report_data import StageResult
+    from palio.evaluate.results import EvalResult
+    from palio.evaluate.rollouts import Progress
+    from palio.judging.encoders import TitleEncoder
+    from palio.records import Problem
+    from palio.world.world import World
+
+app = typer.Typer(help="Evaluate policies: ASR, pass@k, floors, paired.", no_args_is_help=True)
+
+AS_JSON = typer.Option(False, "--json", help="Print JSON.")
+SUITE = typer.Option(..., "--suite", help="Suite file.")
+CATALOGUES = typer.Option(..., "--catalogue", help="Catalogue of the suite; repeat for several.")
+WORLD = typer.Option("compact", "--world", help="World configuration: compact or full.")
+ENCODER = typer.Option("lexical", "--encoder", help="Title similarity: lexical or minilm.")
+LIMIT = typer.Option(0, "--limit", min=0, help="First problems of the suite only; 0 = all.")
+
+
+@app.command()
+def run(
+    suite: Path = SUITE,
+    catalogue: list[Path] = CATALOGUES,
+    out: Path = typer.Option(..., "--out", help="Folder for rollouts; resumed when it exists."),
+    model: str = typer.Option("", "--model", help="Model name; scripted-* needs no server."),
+    base_url: str = typer.Option("", "--base-url", help="OpenAI-compatible endpoint, with /v1."),
+    api_key: str = typer.Option("", envvar="PALIO_API_KEY", help="Bearer token of --base-url."),
+    checkpoint: Path | None = typer.Option(None, "--checkpoint", help="Folder of a checkpoint."),
+    name: str = typer.Option("", "--name", help="Name in tables; by default the model's."),
+    k: int = typer.Option(0, "--k", min=0, help="Also draw k samples a problem for pass@k."),
+    temperature: float = typer.Option(1.0, "--temperature", min=0.01, help="Of the k samples."),
+    seed: int = typer.Option(0, "--seed", help="Seed of samples and intervals."),
+    threads: int = typer.Option(16, "--threads", min=1, help="Rollouts in flight."),
+    world: str = WORLD,
+    encoder: str = ENCODER,
+    limit: int = LIMIT,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Greedy ASR by intent with intervals and floors; with --k also sampled pass@1 and pass@k."""
+    from palio.evaluate.floors import FLOORS, compare_with_floor, evaluate_floor
+    from palio.evaluate.policy import EvalSettings
+    from palio.evaluate.report_data import StageResult
+    from palio.suites.clusters import leak_clusters
+
+    problems, worlds, titles = _inputs(suite, catalogue, world, encoder, limit)
+    clusters = leak_clusters(problems).cluster_of
+    many = EvalSettings(samples=k or 1, temperature=temperature, seed=seed, threads=threads)
+    with _policy(model, base_url, api_key, checkpoint, name) as policy:
+        evaluated = _evaluator(policy, problems, worlds, titles, out, clusters)
+        result = evaluated("greedy", EvalSettings(seed=seed, threads=threads))
+        stage = StageResult(
+            name=policy.name,
+            origin="scripted" if model.startswith("scripted-") else "learned",
+            greedy=result,
+            sampled=evaluated(f"sampled-{k}", many) if k else None,
+        )
+    below = [
+        evaluate_floor(floor, problems, worlds, titles, clusters=clusters, seed=seed)
+        for floor in FLOORS
+    ]
+    rows = compare_with_floor(result, below[0], problems, clusters=clusters)
+    _show([stage], below, rows, as_json)
+
+
+def _evaluator(
+    policy: Policy,
+    problems: tuple[Problem, ...],
+    worlds: dict[str, World],
+    titles: TitleEncoder,
+    out: Path,
+    clusters: dict[str, str],
+) -> Callable[[str, EvalSettings], EvalResult]:
+    from palio.evaluate.policy import evaluate_policy
+
+    def evaluated(plan: str, settings: EvalSettings) -> EvalResult:
+        with _progress(f"{policy.name}, {plan}", len(problems) * settings.samples) as show:
+            return evaluate_policy(
+                policy,
+                problems,
+                worlds,
+                titles,
+                out=out / plan,
+                settings=settings,
+                clusters=clusters,
+                progress=show,
+            )
+
+    return evaluated
+
+
+@app.command()
+def floors(
+    suite: Path = SUITE,
+    catalogue: list[Path] = CATALOGUES,
+    seed: int = typer.Option(0, "--seed", help="Seed of drawn answers and intervals."),
+    world: str = WORLD,
+    encoder: str = ENCODER,
+    limit: int = LIMIT,
+    as_json: bool = AS_JSON,
+) -> None:
+    """What answers that read nothing score: first hit and random hit of the raw request."""
+    from palio.evaluate.floors import FLOORS, evaluate_floor
+    from palio.suites.clusters import leak_clusters
+
+    problems, worlds, titles = _inputs(suite, catalogue, world, encoder, limit)
+    clusters = leak_clusters(problems).cluster_of
+    results = [
+        evaluate_floor(floor, problems, worlds, titles, clusters=clusters, seed=seed)
+        for floor in FLOORS
+    ]
+    _show([], results, (), as_json)
+
+
+@app.command()
+def compare(
+    a: Path = typer.Argument(..., help="Folder of a greedy evaluation (…/greedy)."),
+    b: Path = typer.Argument(..., help="Folder of another one on the same suite."),
+    suite: Path = SUITE,
+    limit: int = LIMIT,
+    profile: str = typer.Option("oro", "--profile", help="oro or strict."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Two greedy evaluations paired by problem: difference, interval, exact test, Holm."""
+    import msgspec
+
+    from palio.evaluate.pairing import compare_results
+    from palio.evaluate.policy import load_result
+    from palio.evaluate.tables import comparison_table
+    from palio.records import ConfigError
+    from palio.suites.clusters import leak_clusters
+
+    if profile not in ("oro", "strict"):
+        raise ConfigError(f"profile {profile!r} is not evaluated", remedy="oro or strict")
+    problems = _problems(suite, limit)
+    clusters = leak_clusters(problems).cluster_of
+    first, second = (load_result(folder, problems, clusters) for folder in (a, b))
+    rows = compare_results(
+        first,
+        second,
+        problems,
+        profile="strict" if profile == "strict" else "oro",
+        clusters=clusters,
+    )
+    if as_json:
+        _print_json(msgspec.to_builtins(rows))
+        return
+    from rich.console import Console
+
+    Console().print(comparison_table(rows))
+
+
+def _problems(suite: Path, limit: int) -> tuple[Problem, ...]:
+    from palio.suites.files import read_suite
+
+    problems = read_suite(suite).problems
+    return problems[:limit] if limit else problems
+
+
+def _inputs(
+    suite: Path, catalogues: list[Path], world: str, encoder: str, limit: int
+) -> tuple[tuple[Problem, ...], dict[str, World], TitleEncoder]:
+    from palio.judging.encoders import encoder_named
+    from palio.records import ConfigError
+    from palio.world.catalogue import read_catalogue
+    from palio.world.world import COMPACT, FULL, World
+
+    configs = {"compact": COMPACT, "full": FULL}
+    if world not in configs:
+        raise ConfigError(f"no world configuration is called {world!r}", remedy="compact or full")
+    worlds = {}
+    for path in catalogues:
+        found, rejects = read_catalogue(path)
+        if rejects:
+            typer.secho(f"{path}: {len(rejects)} bad lines skipped", fg="yellow", err=True)
+        worlds[found.catalogue_id] = World.build(found, configs[world])
+    return _problems(suite, limit), worlds, encoder_named(encoder)
+
+
+@contextlib.contextmanager
+def _policy(
+    model: str, base_url: str, api_key: str, checkpoint: Path | None, name: str
+) -> Iterator[Policy]:
+    """The policy that the options name; what serves it is closed at the end."""
+    from palio.agents.spec import policy_agent
+    from palio.evaluate.policy import Policy
+    from palio.records import ConfigError
+
+    scripted = model.startswith("scripted-")
+    if bool(base_url) + bool(checkpoint) + (scripted and not base_url) != 1:
+        raise ConfigError(
+            "name one policy",
+            remedy="--checkpoint DIR, or --base-url URL --model NAME, or --model scripted-careful",
+        )
+    called = name or model or (checkpoint.name if checkpoint else "model")
+    with _upstream(base_url, api_key, checkpoint) as upstream:
+        served = model or called
+        yield Policy(name=called, spec=policy_agent(called, served), upstream=upstream)
+
+
+@contextlib.contextmanager
+def _upstream(base_url: str, api_key: str, checkpoint: Path | None) -> Iterator[Upstream]:
+    if base_url:
+        from palio.broker.upstream import HttpUpstream
+
+        with HttpUpstream(base_url, api_key) as http:
+            yield http
+    elif checkpoint:
+        from palio.train.engine import Engine
+
+        with contextlib.closing(Engine(checkpoint)) as engine:
+            yield engine
+    else:
+        from palio.agents.scripted import ScriptedUpstream
+
+        yield ScriptedUpstream()
+
+
+@contextlib.contextmanager
+def _progress(title: str, total: int) -> Iterator[Callable[[Progress], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(title, total=total)
+
+        def show(progress: Progress) -> None:
+            bars.update(task, completed=total - progress.total + progress.done)
+
+        yield show
+
+
+def _show(
+    stages: list[StageResult],
+    floor_results: list[FloorResult],
+    rows: tuple[Comparison, ...],
+    as_json: bool,
+) -> None:
+    from palio.evaluate.summary import floor_summary, stage_summary
+    from palio.evaluate.tables import comparison_table, results_table
+
+    if as_json:
+        import msgspec
+
+        plain = {
+            "stages": [msgspec.to_builtins(stage_summary(stage)) for stage in stages],
+            "floors": [msgspec.to_builtins(floor_summary(floor)) for floor in floor_results],
+            "comparisons": msgspec.to_builtins(rows),
+        }
+        _print_json(plain)
+        return
+    from rich.console import Console
+
+    Console().print(results_table(stages, floor_results))
+    if rows:
+        Console().print(comparison_table(rows))
+
+
+def _print_json(value: object) -> None:
+    import json
+
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))

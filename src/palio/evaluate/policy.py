@@ -1,0 +1,262 @@
+"""Any policy on any problems through the same broker, harness and scorer as the race."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from palio.agents.spec import AgentSpec
+from palio.broker.limits import Limits
+from palio.broker.upstream import Upstream
+from palio.evaluate.results import EvalResult, summarise
+from palio.evaluate.rollouts import (
+    Progress,
+    RolloutLog,
+    Runner,
+    Scorer,
+    open_jobs,
+    read_identity,
+    roll_out,
+)
+from palio.judging.encoders import TitleEncoder
+from palio.judging.outcome import OutcomeScorer
+from palio.records import (
+    ConfigError,
+    InputError,
+    OutcomeVerdict,
+    Problem,
+    Profile,
+    Record,
+    Trajectory,
+    digest,
+)
+from palio.rollout.problem import run_problem
+from palio.sandbox.inline import InlineDriver
+from palio.world.tools import SEVEN_TOOLS
+from palio.world.world import World
+
+
+class EvalSettings(Record, frozen=True, omit_defaults=False):
+    """How a policy is decoded and run.
+
+    Attributes:
+        samples: rollouts a problem; more than one needs a temperature above 0.
+        temperature: 0 is greedy.
+        top_p: nucleus mass in (0, 1].
+        seed: every sample's own seed is derived from it, the problem and the sample's number.
+        threads: rollouts in flight; results do not depend on it.
+        profiles: outcome profiles; the first is the headline.
+        tools: names of the tools that the harness offers; seven or four.
+        limits: budget of each rollout.
+    """
+
+    samples: int = 1
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    threads: int = 16
+    profiles: tuple[Profile, ...] = ("oro", "strict")
+    tools: tuple[str, ...] = SEVEN_TOOLS
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.threads < 1:
+            raise ConfigError("samples and threads must be at least 1")
+        if self.temperature < 0 or not 0 < self.top_p <= 1:
+            raise ConfigError("temperature must be >= 0 and top_p in (0, 1]")
+        if self.temperature == 0 and self.samples > 1:
+            raise ConfigError(
+                f"{self.samples} greedy samples a problem are copies of one",
+                remedy="set a temperature above 0 (--temperature 1.0)",
+            )
+
+
+GREEDY = EvalSettings()
+
+
+def sampled(k: int, *, temperature: float = 1.0, seed: int = 0, threads: int = 16) -> EvalSettings:
+    """Settings of k samples a problem."""
+    return EvalSettings(samples=k, temperature=temperature, seed=seed, threads=threads)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A model behind the one harness.
+
+    Attributes:
+        name: what tables and charts call it, e.g. "after SFT".
+        spec: the harness and the model's name, from `palio.agents.spec.policy_agent`.
+        upstream: what answers chat completions: an Engine, a scripted model, an HTTP endpoint.
+    """
+
+    name: str
+    spec: AgentSpec
+    upstream: Upstream
+
+
+def evaluate_policy(
+    policy: Policy,
+    problems: Sequence[Problem],
+    worlds: Mapping[str, World],
+    encoder: TitleEncoder,
+    *,
+    out: Path,
+    settings: EvalSettings = GREEDY,
+    clusters: Mapping[str, str] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    runner: Runner | None = None,
+    scorer: Scorer | None = None,
+) -> EvalResult:
+    """Roll a policy out over problems and score it; resumes what `out` already holds.
+
+    Args:
+        policy: the model, its harness and its name.
+        problems: what to run, ids unique.
+        worlds: catalogue id -> world, for every catalogue that a problem names.
+        encoder: title similarity of the scorer; its id stands in the result.
+        out: folder of this evaluation, one for each policy and decoding.
+        settings: decoding, samples, seed, threads, budget.
+        clusters: problem id -> leak cluster; the bootstrap's unit.
+        progress: called in this thread after each rollout.
+        clock: seconds, for `EvalResult.seconds`.
+        runner: replaces the broker's rollout, for tests.
+        scorer: replaces the outcome scorer, for tests.
+
+    Raises:
+        InputError: a problem's catalogue has no world, or problem ids repeat.
+        ResumeError: `out` belongs to another evaluation.
+    """
+    _check(problems, worlds)
+    runner = runner or policy_runner(policy, worlds, settings)
+    scorer = scorer or outcome_scorer(worlds, encoder)
+    log = RolloutLog(out, _identity(policy, problems, worlds, encoder, settings))
+    started = clock()
+    jobs = open_jobs(problems, settings.samples, settings.seed, log.scores)
+    roll_out(
+        jobs,
+        runner,
+        scorer,
+        log,
+        profiles=settings.profiles,
+        threads=settings.threads,
+        progress=progress,
+    )
+    return summarise(
+        list(log.scores.values()),
+        problems,
+        name=policy.name,
+        samples=settings.samples,
+        temperature=settings.temperature,
+        seed=settings.seed,
+        profiles=settings.profiles,
+        clusters=clusters,
+        encoder=encoder.encoder_id,
+        seconds=clock() - started,
+    )
+
+
+def load_result(
+    folder: Path, problems: Sequence[Problem], clusters: Mapping[str, str] | None = None
+) -> EvalResult:
+    """The result of an evaluation folder, computed anew from its rollouts.
+
+    Args:
+        folder: `out` of an earlier `evaluate_policy`.
+        problems: the problems that were evaluated.
+        clusters: problem id -> leak cluster.
+
+    Raises:
+        InputError: there is no evaluation, or it was made on other problems.
+    """
+    identity = read_identity(folder)
+    if identity.get("problems") != digest(list(problems)):
+        raise InputError(
+            "was made on other problems",
+            where=str(folder),
+            remedy="name the suite that the evaluation used",
+        )
+    settings = msgspec.convert({**identity["settings"], "threads": 1}, EvalSettings)
+    return summarise(
+        list(RolloutLog(folder, identity).scores.values()),
+        problems,
+        name=identity["policy"],
+        samples=settings.samples,
+        temperature=settings.temperature,
+        seed=settings.seed,
+        profiles=settings.profiles,
+        clusters=clusters,
+        encoder=identity["encoder"],
+    )
+
+
+def policy_runner(policy: Policy, worlds: Mapping[str, World], settings: EvalSettings) -> Runner:
+    """Rollouts of trusted in-process harness code; the policy itself is behind `upstream`."""
+    driver = InlineDriver()
+    sampling = {"temperature": settings.temperature, "top_p": settings.top_p}
+    spec = msgspec.structs.replace(policy.spec, sampling={**policy.spec.sampling, **sampling})
+
+    def run(problem: Problem, seed: int, attempt: int) -> Trajectory:
+        return run_problem(
+            spec,
+            problem,
+            worlds[problem.catalogue],
+            driver=driver,
+            upstream=policy.upstream,
+            limits=settings.limits,
+            seed=seed,
+            attempt=attempt,
+            tools=settings.tools,
+        )
+
+    return run
+
+
+def outcome_scorer(worlds: Mapping[str, World], encoder: TitleEncoder) -> Scorer:
+    """The scorer of the race, one for each catalogue."""
+    scorers = {
+        name: OutcomeScorer(world.catalogue.products, encoder) for name, world in worlds.items()
+    }
+
+    def score(problem: Problem, trajectory: Trajectory, profile: Profile) -> OutcomeVerdict:
+        return scorers[problem.catalogue].verdict(problem, trajectory, profile)
+
+    return score
+
+
+def _check(problems: Sequence[Problem], worlds: Mapping[str, World]) -> None:
+    ids = [problem.problem_id for problem in problems]
+    if len(set(ids)) != len(ids):
+        raise InputError("problem ids repeat", remedy="give every problem its own id")
+    missing = sorted({problem.catalogue for problem in problems} - worlds.keys())
+    if missing:
+        raise InputError(
+            f"no world for the catalogue {missing[0]!r} that problems name",
+            remedy="pass --catalogue for each catalogue of the suite",
+        )
+
+
+def _identity(
+    policy: Policy,
+    problems: Sequence[Problem],
+    worlds: Mapping[str, World],
+    encoder: TitleEncoder,
+    settings: EvalSettings,
+) -> dict[str, Any]:
+    """Everything that decides the rollouts; threads do not."""
+    used = sorted({problem.catalogue for problem in problems})
+    return {
+        "policy": policy.name,
+        "agent": msgspec.to_builtins(policy.spec.ref),
+        "settings": {
+            key: value for key, value in msgspec.to_builtins(settings).items() if key != "threads"
+        },
+        "problems": digest(list(problems)),
+        "worlds": {name: worlds[name].digest for name in used},
+        "encoder": encoder.encoder_id,
+    }

@@ -1,0 +1,189 @@
+"""The run in one JSON file for programs: plain numbers, each beside its n and interval."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from palio.evaluate.comparison import Comparison
+from palio.evaluate.floors import FloorResult
+from palio.evaluate.report_data import StageResult
+from palio.evaluate.results import OVERALL, EvalResult, GroupResult, Rate, rate_of
+from palio.evaluate.statistics import Estimate
+from palio.records import Record
+from palio.records.base import current_schema
+from palio.world.artefacts import replacing
+
+
+class IntentNumbers(Record, frozen=True, omit_defaults=False):
+    """Success rate of one intent; `asr` in [0, 1], null when n is 0."""
+
+    asr: float | None
+    n: int
+    ci_low: float
+    ci_high: float
+
+
+class PassNumbers(Record, frozen=True, omit_defaults=False):
+    """pass@k over n problems from `samples` rollouts in all."""
+
+    value: float | None
+    n: int
+    samples: int
+    ci_low: float
+    ci_high: float
+
+
+class StageSummary(Record, frozen=True, omit_defaults=False):
+    """One policy or floor.
+
+    Attributes:
+        kind: "learned", "scripted" or "floor".
+        intent: "overall" and each intent -> greedy ASR under profile `oro`.
+        strict: the same under profile `strict`.
+        pass_at_1: sampled, unbiased; null when nothing was sampled. See `pass_at` for its n.
+        pass_at_8: the same; null unless 8 or more samples a problem were drawn.
+        pass_at: k -> the number with n and interval.
+        car: mean rule score of the greedy rollouts, all problems.
+        unscored: rollouts that infrastructure broke, greedy and sampled.
+        asr_worst: overall ASR with unscored problems counted as failures.
+    """
+
+    name: str
+    kind: str
+    intent: dict[str, IntentNumbers]
+    strict: dict[str, IntentNumbers]
+    pass_at_1: float | None
+    pass_at_8: float | None
+    pass_at: dict[str, PassNumbers]
+    car: float | None
+    unscored: int
+    asr_worst: float | None
+    seconds: float
+
+
+class Summary(Record, frozen=True, omit_defaults=False):
+    """What `summary.json` holds.
+
+    Attributes:
+        stages: policies, weakest first.
+        floors: what reads nothing, on the same problems.
+        comparisons: paired comparisons in full.
+        seconds: of the whole run.
+        stage_seconds: job stage -> seconds.
+        peak_rss_mb: largest resident memory of the process tree, MiB.
+        seeds: name -> seed.
+        versions: package -> version, palio's own included.
+        digests: artefact -> digest.
+    """
+
+    stages: tuple[StageSummary, ...]
+    floors: tuple[StageSummary, ...]
+    comparisons: tuple[Comparison, ...]
+    seconds: float
+    peak_rss_mb: float
+    seeds: dict[str, int]
+    versions: dict[str, str]
+    stage_seconds: dict[str, float] = {}
+    digests: dict[str, str] = {}
+    schema_version: str = msgspec.field(default_factory=current_schema)
+
+
+def make_summary(
+    stages: Sequence[StageResult],
+    floors: Sequence[FloorResult],
+    comparisons: Sequence[Comparison],
+    *,
+    seconds: float,
+    peak_rss_mb: float,
+    seeds: Mapping[str, int],
+    versions: Mapping[str, str],
+    stage_seconds: Mapping[str, float] | None = None,
+    digests: Mapping[str, str] | None = None,
+) -> Summary:
+    """The summary of a run; see `Summary` for the arguments."""
+    return Summary(
+        stages=tuple(stage_summary(stage) for stage in stages),
+        floors=tuple(floor_summary(floor) for floor in floors),
+        comparisons=tuple(comparisons),
+        seconds=seconds,
+        peak_rss_mb=peak_rss_mb,
+        seeds=dict(seeds),
+        versions=dict(versions),
+        stage_seconds=dict(stage_seconds or {}),
+        digests=dict(digests or {}),
+    )
+
+
+def write_summary(summary: Summary, path: Path) -> Path:
+    """Write `summary.json`, indented, whole or not at all; gives the path back."""
+    text = json.dumps(msgspec.to_builtins(summary), indent=2, ensure_ascii=False, allow_nan=False)
+    with replacing(path) as file:
+        file.write(text.encode() + b"\n")
+    return path
+
+
+def stage_summary(stage: StageResult) -> StageSummary:
+    """One stage in plain numbers."""
+    greedy = stage.greedy.overall if stage.greedy else None
+    pass_at = _pass_numbers(stage.sampled)
+    results = [result for result in (stage.greedy, stage.sampled) if result]
+    return StageSummary(
+        name=stage.name,
+        kind=stage.origin,
+        intent=_by_intent(stage.greedy, "oro"),
+        strict=_by_intent(stage.greedy, "strict"),
+        pass_at_1=pass_at["1"].value if "1" in pass_at else None,
+        pass_at_8=pass_at["8"].value if "8" in pass_at else None,
+        pass_at=pass_at,
+        car=greedy.car.value if greedy else None,
+        unscored=sum(result.overall.unscored_rollouts for result in results),
+        asr_worst=greedy.asr_worst.rate if greedy and greedy.asr_worst else None,
+        seconds=stage.seconds,
+    )
+
+
+def floor_summary(floor: FloorResult) -> StageSummary:
+    """One floor in the same shape; it has no samples and nothing can break."""
+    overall = floor.rates[OVERALL]["oro"]
+    return StageSummary(
+        name=floor.name,
+        kind="floor",
+        intent={intent: _numbers(rates["oro"]) for intent, rates in floor.rates.items()},
+        strict={
+            intent: _numbers(r["strict"]) for intent, r in floor.rates.items() if "strict" in r
+        },
+        pass_at_1=None,
+        pass_at_8=None,
+        pass_at={},
+        car=floor.car[OVERALL].value,
+        unscored=0,
+        asr_worst=overall.value,
+        seconds=0.0,
+    )
+
+
+def _by_intent(result: EvalResult | None, profile: str) -> dict[str, IntentNumbers]:
+    groups: Mapping[str, GroupResult] = result.intents if result else {}
+    return {
+        intent: _numbers(rate_of(group.asr[profile]))
+        for intent, group in groups.items()
+        if profile in group.asr
+    }
+
+
+def _numbers(rate: Rate) -> IntentNumbers:
+    return IntentNumbers(asr=rate.value, n=rate.n, ci_low=rate.low, ci_high=rate.high)
+
+
+def _pass_numbers(result: EvalResult | None) -> dict[str, PassNumbers]:
+    estimates: Mapping[str, Estimate] = result.overall.pass_at.get("oro", {}) if result else {}
+    return {
+        k: PassNumbers(
+            value=one.value, n=one.n, samples=one.samples, ci_low=one.low, ci_high=one.high
+        )
+        for k, one in estimates.items()
+    }

@@ -1,0 +1,60 @@
+"""`palio eval` in a real process world: run, floors, compare, as tables and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from palio.cli.main import app
+from palio.records import ConfigError, Suite
+from palio.suites.files import write_suite
+from palio.world.catalogue import write_catalogue
+from palio.world.synthesis import compact_config, synthesise
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    folder = tmp_path_factory.mktemp("eval")
+    made = synthesise(compact_config(5, products=400, problems=12))
+    write_catalogue(made.catalogue, folder / "catalogue")
+    write_suite(Suite(suite_id="s", version="1", problems=made.problems), folder / "suite.json")
+    return ("--suite", str(folder / "suite.json"), "--catalogue", str(folder / "catalogue"))
+
+
+def call(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["eval", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_run_then_compare(files: tuple[str, ...], tmp_path: Path) -> None:
+    for model in ("scripted-careful", "scripted-hasty"):
+        out = str(tmp_path / model)
+        text = call("run", *files, "--out", out, "--model", model, "--k", "2", "--json")
+        plain = json.loads(text)
+        stage = plain["stages"][0]
+        assert stage["name"] == model
+        assert stage["kind"] == "scripted"
+        assert stage["intent"]["overall"]["n"] == 12
+        assert stage["pass_at"]["2"]["samples"] == 24
+        assert {floor["name"] for floor in plain["floors"]} == {"first-hit", "random-hit"}
+        assert plain["comparisons"][0]["b"] == "first-hit"
+    folders = [str(tmp_path / model / "greedy") for model in ("scripted-careful", "scripted-hasty")]
+    rows = json.loads(call("compare", *folders, *files[:2], "--json"))
+    assert rows[0]["intent"] == "overall"
+    assert rows[0]["difference"]["difference"] > 0
+    assert "paired" in call("compare", *folders, *files[:2])
+
+
+def test_floors_as_a_table(files: tuple[str, ...]) -> None:
+    text = call("floors", *files)
+    assert "first-hit" in text
+    assert "n 12" in text
+
+
+def test_no_policy_is_a_clear_error(files: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="name one policy"):
+        call("run", *files, "--out", str(tmp_path))

@@ -1,0 +1,91 @@
+"""Greedy and sampled stay apart, unscored leaves the denominator, and every rate has its n."""
+
+from __future__ import annotations
+
+import pytest
+
+from palio.evaluate.pairing import compare_results
+from palio.evaluate.results import EvalResult, RolloutScore, summarise
+from palio.records import InputError, canonical_json
+from tests.evaluate.sample import CLUSTERS, PROBLEMS, result, score
+
+
+def greedy(scores: list[RolloutScore], name: str = "p") -> EvalResult:
+    return summarise(
+        scores, PROBLEMS, name=name, samples=1, temperature=0.0, seed=0, clusters=CLUSTERS
+    )
+
+
+def test_greedy_rate_by_intent_and_difficulty() -> None:
+    made = greedy([score(p.problem_id, 0, p.kind == "shop") for p in PROBLEMS])
+    assert list(made.intents) == ["overall", "product", "shop", "voucher"]
+    assert [g.asr["oro"].successes for g in made.intents.values()] == [20, 0, 20, 0]
+    assert [g.asr["oro"].n for g in made.intents.values()] == [60, 20, 20, 20]
+    assert {d: g.problems for d, g in made.difficulties.items()} == {"easy": 30, "hard": 30}
+    assert made.overall.pass_at == {}
+    assert made.overall.pass_at_1_worst is None
+
+
+def test_unscored_leaves_the_denominator_and_returns_in_the_worst_case() -> None:
+    scores = [score(p.problem_id, 0, True) for p in PROBLEMS[:50]]
+    scores += [score(p.problem_id, 0, False, status="unscored") for p in PROBLEMS[50:]]
+    overall = greedy(scores).overall
+    assert (overall.asr["oro"].successes, overall.asr["oro"].n) == (50, 50)
+    assert overall.unscored_rollouts == 10
+    assert overall.asr_worst is not None
+    assert (overall.asr_worst.successes, overall.asr_worst.n) == (50, 60)
+    assert overall.car.n == 50
+
+
+def test_sampled_gives_pass_at_k_and_no_asr() -> None:
+    made = result("p", 0.4, 8)
+    overall = made.overall
+    assert made.mode == "sampled"
+    assert overall.asr == {}
+    assert set(overall.pass_at["oro"]) == {"1", "8"}
+    one, eight = overall.pass_at["oro"]["1"], overall.pass_at["oro"]["8"]
+    wins = sum(row.success["oro"] for row in made.scores)
+    solved = {row.problem_id for row in made.scores if row.success["oro"]}
+    assert one.value == pytest.approx(wins / 480)
+    assert eight.value == pytest.approx(len(solved) / 60)
+    assert (one.n, one.samples, one.clusters) == (60, 480, 30)
+
+
+def test_pass_at_1_and_pass_at_k_use_the_same_problems() -> None:
+    scores = [score(p.problem_id, s, True) for p in PROBLEMS for s in range(8)]
+    scores[3] = score(PROBLEMS[0].problem_id, 3, False, status="unscored")
+    made = summarise(scores, PROBLEMS, name="p", samples=8, temperature=1.0, seed=0)
+    assert {made.overall.pass_at["oro"][k].n for k in ("1", "8")} == {59}
+    assert made.overall.pass_at_1_worst is not None
+    assert made.overall.pass_at_1_worst.value == pytest.approx(479 / 480)
+
+
+def test_copies_of_a_greedy_rollout_are_no_samples() -> None:
+    with pytest.raises(InputError, match="copies of one"):
+        summarise([], PROBLEMS, name="p", samples=8, temperature=0.0, seed=0)
+
+
+def test_an_unknown_problem_is_refused() -> None:
+    with pytest.raises(InputError, match="unknown problem"):
+        greedy([score("elsewhere", 0, True)])
+
+
+def test_order_of_rollouts_does_not_matter() -> None:
+    scores = [score(p.problem_id, 0, p.kind == "shop") for p in PROBLEMS]
+    assert canonical_json(greedy(scores)) == canonical_json(greedy(scores[::-1]))
+
+
+def test_comparison_pairs_by_problem_and_corrects_intents_only() -> None:
+    better = greedy([score(p.problem_id, 0, p.kind != "shop") for p in PROBLEMS], "sft")
+    worse = greedy([score(p.problem_id, 0, p.kind == "voucher") for p in PROBLEMS[::-1]], "base")
+    rows = compare_results(better, worse, PROBLEMS, clusters=CLUSTERS)
+    assert [row.intent for row in rows] == ["overall", "product", "shop", "voucher"]
+    assert (rows[0].table.only_a, rows[0].table.only_b, rows[0].n) == (20, 0, 60)
+    assert rows[0].p_holm is None
+    assert {row.family for row in rows[1:]} == {3}
+    assert rows[1].p_holm == pytest.approx(3 * 2 * 0.5**20)
+
+
+def test_a_sampled_run_is_not_compared_as_if_greedy() -> None:
+    with pytest.raises(InputError, match="sampled"):
+        compare_results(result("a", 0.4, 8), result("b", 0.4), PROBLEMS)
