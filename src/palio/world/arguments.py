@@ -46,7 +46,8 @@ def canonical_arguments(tool: str, arguments: Mapping[str, Any] | str | None) ->
     named: dict[str, Any] = {}
     for name, value in given.items():
         proper = _ALIASES.get(tool, {}).get(name, name)
-        if proper not in named or (name == proper and value not in (None, "")):
+        own_name_wins = name == proper and value not in (None, "")
+        if named.get(proper) in (None, "") or own_name_wins:
             named[proper] = value
     canonical = {name: _FORM[form](named[name]) for name, form in forms.items() if name in named}
     canonical.update({name: value for name, value in named.items() if name not in forms})

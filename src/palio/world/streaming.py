@@ -69,12 +69,7 @@ def import_catalogue(
         runs = _sorted_runs(lines, Path(folder), run_bytes, refuse)
         kept, products_digest = _write_merged(runs, out / PRODUCTS, refuse)
     if not kept:
-        what = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(3))
-        raise InputError(
-            f"no product in it ({what or 'the file is empty'})",
-            where=str(source),
-            remedy=f"see {out / REJECTS} for the reasons",
-        )
+        raise _empty(source, reasons, out)
     config = {
         "catalogue_id": catalogue_id or source.name.split(".")[0],
         "max_line_bytes": max_line_bytes,
@@ -91,6 +86,15 @@ def import_catalogue(
     )
     write_manifest(manifest, out / MANIFEST)
     return manifest
+
+
+def _empty(source: Path, reasons: Counter[str], out: Path) -> InputError:
+    what = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(3))
+    return InputError(
+        f"no product in it ({what or 'the file is empty'})",
+        where=str(source),
+        remedy=f"see {out / REJECTS} for the reasons",
+    )
 
 
 def _sorted_runs(
