@@ -219,7 +219,8 @@ def _reasoning(example: Example) -> Mapping[str, Any]:
         }
         for gate in verdict.gates
     ]
-    judge = f"{verdict.judge.name}-v{verdict.judge.version.removeprefix('v')}"
+    judge, version = verdict.judge.name, f"-v{verdict.judge.version.removeprefix('v')}"
+    judge += "" if judge.endswith(version) else version
     graded = (
         "unjudged"
         if verdict.quality is None
