@@ -49,7 +49,7 @@ def split_items(text: str, *, several: bool) -> list[str]:
     """
     parts = _compiled("numbered").split(text)
     if len(parts) > 2:
-        return [part for part in parts[1:] if part.strip()]
+        return [part for part in parts[1:] if part.strip()] or [text]
     if several and "; " in text:
         return _compiled("semicolon").split(text)
     parts = _compiled("ordinal").split(text)

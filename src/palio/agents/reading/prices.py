@@ -65,7 +65,7 @@ def take_price(text: str, *, bare: bool) -> tuple[str, float | None, float | Non
         for mode, pattern in _FORMS:
             for found in pattern.finditer(text):
                 if _counts(text, found, cued=cued):
-                    numbers = [float(group.lstrip("₱")) for group in found.groups()]
+                    numbers = sorted(float(group.lstrip("₱")) for group in found.groups())
                     low = numbers[0] if mode != "less" else None
                     high = numbers[-1] if mode != "greater" else None
                     return text[: found.start()] + " " + text[found.end() :], low, high

@@ -44,12 +44,14 @@ class ProductType(Record, frozen=True):
         also: further keywords of the titles (keyword stuffing), never spoken.
         spoken: what requests call it besides `name`.
         leaf: the last steps of its category path.
+        plural: whether its name is one, so that it takes no "a".
     """
 
     name: str
     also: tuple[str, ...] = ()
     spoken: tuple[str, ...] = ()
     leaf: str = ""
+    plural: bool = False
 
 
 class Group(Record, frozen=True):

@@ -174,7 +174,10 @@ def _item(rng: random.Random, bank: Bank, wish: Wish) -> str:
     rng.shuffle(before)
     rng.shuffle(after)
     head = " ".join([*before, _core(rng, bank, wish)])
-    return _article(wish.family.group.article, head) + head + _tail(bank, after)
+    article = wish.family.group.article
+    if wish.family.kind.plural and article == "a":
+        article = ""
+    return _article(article, head) + head + _tail(bank, after)
 
 
 def _core(rng: random.Random, bank: Bank, wish: Wish) -> str:
