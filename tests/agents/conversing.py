@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 from palio.world.tools import Toolbox, tool_message, tool_schemas
 
 
 def converse(
-    upstream: Any, model: str, toolbox: Toolbox, query: str, *, system: str = "", steps: int = 25
+    upstream: Any,
+    model: str,
+    toolbox: Toolbox,
+    query: str,
+    *,
+    system: str = "",
+    steps: int = 25,
+    tools: Sequence[Any] | None = None,
+    begun: Sequence[dict[str, Any]] = (),
 ) -> list[dict[str, Any]]:
-    """The whole conversation of a model over a toolbox."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": query}]
+    """The whole conversation of a model over a toolbox, or the rest of one that was begun."""
+    messages: list[dict[str, Any]] = list(begun) or [{"role": "user", "content": query}]
     if system:
         messages.insert(0, {"role": "system", "content": system})
-    tools = list(tool_schemas())
+    offered = list(tool_schemas() if tools is None else tools)
     for _ in range(steps):
-        answer = upstream.complete({"model": model, "messages": messages, "tools": tools})
+        answer = upstream.complete({"model": model, "messages": messages, "tools": offered})
         message = answer["choices"][0]["message"]
         messages.append(message)
         calls = message.get("tool_calls", ())
@@ -31,8 +41,6 @@ def converse(
 
 def answer_of(messages: list[dict[str, Any]]) -> str:
     """The product ids of the last recommend_product call, "" if there is none."""
-    import json
-
     found = ""
     for message in messages:
         for call in message.get("tool_calls", ()):

@@ -11,40 +11,48 @@ from src.agent.agent_interface import create_dialogue_step, execute_tool_call
 from src.agent.proxy_client import ProxyClient
 
 CANDIDATES = 4
+SPLIT = re.compile(r"\(\d\)|;| and also |\bfirst,|\bsecond,|\bthird,|\bfourth,", re.IGNORECASE)
 
 
 def agent_main(problem_data: dict[str, Any]) -> list[dict[str, Any]]:
     """The agent contract; see the module."""
     query = problem_data["query"]
     client = ProxyClient()
-    found = execute_tool_call("find_product", {"q": _plain(query)})
-    hits = found["result"] if isinstance(found["result"], list) else []
-    steps = [create_dialogue_step("", [found], "", query, 1)]
-    details = {}
-    if hits:
-        ids = {"product_ids": ",".join(row["product_id"] for row in hits[:CANDIDATES])}
-        viewed = execute_tool_call("view_product_information", ids)
-        if isinstance(viewed["result"], list):
-            details = {row["product_id"]: row for row in viewed["result"]}
-        steps.append(create_dialogue_step("", [viewed], "", query, 2))
-    chosen, think = "", ""
-    for row in hits[:CANDIDATES]:
-        think, verdict = _ask(client, query, {**row, **details.get(row["product_id"], {})})
-        if verdict.strip().lower().startswith("yes"):
-            chosen = row["product_id"]
-            break
-    chosen = chosen or (hits[0]["product_id"] if hits else "")
+    steps: list[dict[str, Any]] = []
+    chosen: list[str] = []
+    for part in _parts(query):
+        found = execute_tool_call("find_product", {"q": part})
+        hits = found["result"][:CANDIDATES] if isinstance(found["result"], list) else []
+        results, details = [found], {}
+        if hits:
+            ids = {"product_ids": ",".join(row["product_id"] for row in hits)}
+            viewed = execute_tool_call("view_product_information", ids)
+            results.append(viewed)
+            if isinstance(viewed["result"], list):
+                details = {row["product_id"]: row for row in viewed["result"]}
+        think, picked = "", hits[0]["product_id"] if hits else ""
+        for row in hits:
+            shown = {**row, **details.get(row["product_id"], {})}
+            think, verdict = _ask(client, part, shown)
+            if verdict.strip().lower().startswith("yes"):
+                picked = row["product_id"]
+                break
+        chosen += [picked] if picked else []
+        steps.append(create_dialogue_step(think, results, "", query, len(steps) + 1))
     last = [
-        execute_tool_call("recommend_product", {"product_ids": chosen}),
+        execute_tool_call("recommend_product", {"product_ids": ",".join(chosen)}),
         execute_tool_call("terminate", {"status": "success"}),
     ]
-    steps.append(create_dialogue_step(think, last, "", query, len(steps) + 1))
+    steps.append(create_dialogue_step("", last, "", query, len(steps) + 1))
     return steps
 
 
-def _plain(query: str) -> str:
+def _parts(query: str) -> list[str]:
+    """The items of the request as plain search words, without budget and voucher."""
     request = re.split(r"budget|voucher", query, flags=re.IGNORECASE)[0]
-    return " ".join(re.findall(r"[A-Za-z0-9]+", request))
+    parts = [" ".join(re.findall(r"[A-Za-z0-9]+", part)) for part in SPLIT.split(request)]
+    items = [part for part in parts if len(part.split()) > 2]
+    return items or [request]
 
 
 def _ask(client: ProxyClient, query: str, row: dict[str, Any]) -> tuple[str, str]:

@@ -109,9 +109,10 @@ def read_rows(text: str) -> Rows:
 
 
 def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
+    """Text of a message; lone surrogates, which no reply could carry, become question marks."""
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
-        return "".join(part for part in parts if isinstance(part, str))
-    return ""
+        content = "".join(part for part in parts if isinstance(part, str))
+    if not isinstance(content, str):
+        return ""
+    return content if content.isascii() else content.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,100 @@
+"""palio agent: list the bundled agents, start a new one, try one on a few problems."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from palio.agents.spec import AgentSpec
+
+_LISTED = ("name", "kind", "model", "eligible", "summary")
+_TRIED = ("kind", "oro", "quality", "richness", "calls", "inferences", "ending", "seconds", "fault")
+
+app = typer.Typer(help="Agents: list, start from a template, try out.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_agents(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
+    """List the agents that ship with palio."""
+    from palio.agents.registry import TABLE, bundled_agents
+
+    about = {row.name: row.summary for row in TABLE}
+    rows = [
+        {
+            "name": spec.name,
+            "kind": spec.ref.kind,
+            "model": spec.model,
+            "eligible": spec.eligible,
+            "digest": spec.ref.digest,
+            "summary": about.get(spec.name, "host-side policy that knows the answers"),
+        }
+        for spec in bundled_agents()
+    ]
+    _show(rows, _LISTED, as_json)
+
+
+@app.command()
+def new(
+    path: Path = typer.Argument(..., help="File to write."),
+    force: bool = typer.Option(False, help="Overwrite an existing file."),
+) -> None:
+    """Write a small working agent to start from."""
+    from palio.agents.template import write_template
+
+    write_template(path, force=force)
+    typer.echo(f"wrote {path}; try it: palio agent test {path}")
+
+
+@app.command("test")
+def try_out(
+    agent: str = typer.Argument(..., help="Agent file, or the name of a bundled agent."),
+    problems: int = typer.Option(6, min=1, max=60, help="Problems to try, of all three kinds."),
+    seed: int = typer.Option(0, help="Seed of the small synthetic world and of the runs."),
+    model: str = typer.Option("", help="Model that the agent's calls go to."),
+    model_url: str = typer.Option("", help="OpenAI-compatible base URL; empty: scripted models."),
+    seconds: float = typer.Option(30.0, min=1, help="Time-out a problem."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Run an agent as a race would: own process, broker, scorer and judge."""
+    from rich.console import Console
+
+    from palio.rollout.trial import try_agent
+
+    spec = _spec(agent, model)
+    with Console(stderr=True).status(f"running {spec.name}"):
+        rows = try_agent(spec, problems=problems, seed=seed, model_url=model_url, seconds=seconds)
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    _show([{**row, "oro": row["success"]["oro"]} for row in rows], _TRIED, False)
+    won = sum(row["success"]["oro"] for row in rows)
+    typer.echo(f"{spec.name}: {won} of {len(rows)} solved (profile oro)")
+
+
+def _spec(agent: str, model: str) -> AgentSpec:
+    import msgspec
+
+    from palio.agents.registry import find_agent
+    from palio.agents.spec import agent_from_file
+
+    if Path(agent).suffix == ".py" or Path(agent).exists():
+        return agent_from_file(agent, model=model or "scripted-careful")
+    found = find_agent(agent)
+    return msgspec.structs.replace(found, model=model) if model else found
+
+
+def _show(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(str(row[column]) for column in columns))
+    Console().print(table)
