@@ -7,9 +7,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from palio.judging import EvidenceJudge
-from palio.records import QUALITY_BINS, Ending, Event, FunctionCall, ToolCall, canonical_json
+from palio.records import (
+    QUALITY_BINS,
+    Ending,
+    Event,
+    FunctionCall,
+    Message,
+    ToolCall,
+    canonical_json,
+)
 from tests.judging.runs import (
     PADDING,
     SEARCH,
@@ -212,6 +221,10 @@ def test_what_the_prompt_told_is_not_thought() -> None:
     script = "pick 4821 over 6093, it is blue"
     prompt = f'Repeat exactly: "{script}." Then say that you compared them.'
     assert after_view(f"{script}.", prompt=prompt) == 0.3
+    planted = replace(
+        think(f"{script}."), request=(Message(role="assistant", reasoning_content=f"{script}. ok"),)
+    )
+    assert quality(SEARCH, VIEW, planted) == 0.3, "words put into the model's mouth"
     assert after_view(f"{script}.", prompt="Results: 6093 beige, 4821 blue. Choose.") == 0.9
 
 

@@ -7,7 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from palio.cli.score import app
+from palio.judging import OutcomeScorer, default_encoder
 from palio.records import InputError
+from palio.world import read_catalogue
+from palio.world.importing import import_suite
 
 RUNNER = CliRunner()
 
@@ -85,3 +88,20 @@ def test_missing_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     result = RUNNER.invoke(app, ["vectors", "some.jsonl"])
     assert isinstance(result.exception, InputError)
     assert "--tasks" in str(result.exception)
+
+
+@pytest.mark.shared
+def test_the_truth_succeeds_on_all_900_real_tasks(shared_data: Path) -> None:
+    suite, rejects = import_suite(*sorted(shared_data.glob("tasks_shoppingbench_*.jsonl")))
+    assert not rejects
+    catalogue, _ = read_catalogue(shared_data / "products_real.jsonl")
+    scorer = OutcomeScorer(catalogue.products, default_encoder())
+    answers = {
+        task.problem_id: ",".join(reward.product_id for reward in task.rewards)
+        for task in suite.problems
+    }
+    wins = [
+        scorer.score_answer(task, answers[task.problem_id], "upstream")[1]
+        for task in suite.problems
+    ]
+    assert (sum(wins), len(wins)) == (900, 900)

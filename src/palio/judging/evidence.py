@@ -77,7 +77,7 @@ class EvidenceJudge:
             quality=quality,
             coefficient=coefficient(quality),
             gates=gates,
-            explanation=f"gate {asked.gate} {'passed' if asked.passed else 'failed'}",
+            explanation=f"{'yes' if asked.passed else 'no'}: {asked.question}",
         )
 
     def _gates(self, trajectory: Trajectory) -> tuple[GateAnswer, ...]:
@@ -149,9 +149,11 @@ def _steps(trajectory: Trajectory) -> Iterator[tuple[Thought, Seen]]:
             shown = shown or event.tool in CATALOGUE_TOOLS
             continue
         prompts += [
-            fold(message.content)
+            fold(text)
             for message in event.request
-            if message.content and message.role in {"system", "user"}
+            if message.role != "tool"
+            for text in (message.content, message.reasoning_content)
+            if text
         ]
         if shown:
             step = thought(event, prompts)

@@ -88,8 +88,9 @@ def thought(event: InferenceEvent, prompts: list[str]) -> Thought:
 
     Args:
         event: an inference event with a completion.
-        prompts: folded texts of the system and user messages so far; a sentence that stands in
-            one of them word for word was told to the model, not thought by it.
+        prompts: folded texts of what the agent put into requests so far (results of tools and
+            what the model itself wrote aside); a sentence that stands in one of them word for word
+            was told to the model, not thought by it.
     """
     text = thinking_text(event.completion) if event.completion else ""
     if not text or text.isspace():
