@@ -123,9 +123,9 @@ class BrokerServer:
         app = web.Application(client_max_size=MAX_BODY, middlewares=[_typed_errors])
         app.router.add_get("/health", self._health)
         app.router.add_route("*", "/run/{secret}/{path:.*}", self._handle)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
-        site = web.TCPSite(runner, self._host, self._port, backlog=1024, shutdown_timeout=1.0)
+        site = web.TCPSite(runner, self._host, self._port, backlog=1024)
         try:
             await site.start()
             self._port = int(runner.addresses[0][1])

@@ -1,0 +1,134 @@
+"""What an agent returns never changes the record; each departure is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palio.broker.claim import MAX_SENTENCES
+from palio.broker.session import Session
+from palio.records import Ending
+
+Open = Callable[..., Session]
+
+
+def step(*calls: dict[str, Any]) -> dict[str, Any]:
+    return {"completion": {"message": {"think": "t", "tool_call": list(calls)}}, "extra_info": {}}
+
+
+def call(name: str, parameters: Any, result: Any = None) -> dict[str, Any]:
+    return {"name": name, "parameters": parameters, "tool_call_id": "x", "result": result}
+
+
+@pytest.fixture
+def searched(open_session: Open) -> tuple[Session, Any]:
+    """A session that made one search and answered, and the search's result."""
+    session = open_session()
+    found = json.loads(session.dispatch("find_product", {"q": "mug"}).result)
+    session.dispatch("recommend_product", {"product_ids": "1"})
+    session.dispatch("terminate", {})
+    return session, found
+
+
+ANSWER = call("recommend_product", {"product_ids": "1"})
+END = call("terminate", {"status": "success"})
+
+
+def test_a_true_claim_has_no_differences(searched: tuple[Session, Any]) -> None:
+    session, found = searched
+    claim = [step(call("find_product", {"q": "mug"}, found)), step(ANSWER, END)]
+    assert session.close(claim=claim).differences == ()
+
+
+def test_equal_arguments_in_another_form_are_the_same_call(searched: tuple[Session, Any]) -> None:
+    session, found = searched
+    claim = [step(call("find_product", {"query": "mug", "page": "1"}, found), ANSWER, END)]
+    assert session.close(claim=claim).differences == ()
+
+
+def test_a_forged_result_is_named(searched: tuple[Session, Any]) -> None:
+    session, found = searched
+    forged = [{**found[0], "price": 1.0}]
+    claim = [step(call("find_product", {"q": "mug"}, forged)), step(ANSWER, END)]
+    (sentence,) = session.close(claim=claim).differences
+    assert "step 1 claims another result of find_product" in sentence
+    assert "event 0" in sentence
+
+
+def test_an_invented_call_is_named(searched: tuple[Session, Any]) -> None:
+    session, found = searched
+    invented = call("view_product_information", {"product_ids": "1"}, [])
+    claim = [step(call("find_product", {"q": "mug"}, found), invented), step(ANSWER, END)]
+    (sentence,) = session.close(claim=claim).differences
+    assert "view_product_information" in sentence
+    assert "never happened" in sentence
+
+
+def test_one_recorded_call_backs_one_claimed_call(searched: tuple[Session, Any]) -> None:
+    session, found = searched
+    search = call("find_product", {"q": "mug"}, found)
+    (sentence,) = session.close(claim=[step(search, search, ANSWER, END)]).differences
+    assert "never happened" in sentence
+
+
+def test_a_missing_call_is_named(searched: tuple[Session, Any]) -> None:
+    session, _ = searched
+    (sentence,) = session.close(claim=[step(ANSWER, END)]).differences
+    assert sentence.startswith("the dialogue leaves out find_product")
+
+
+def test_an_empty_claim_is_one_sentence(searched: tuple[Session, Any]) -> None:
+    session, _ = searched
+    (sentence,) = session.close(claim=[]).differences
+    assert "empty" in sentence
+    assert "3 calls" in sentence
+
+
+def test_the_record_s_answer_wins(searched: tuple[Session, Any]) -> None:
+    session, found = searched
+    other = call("recommend_product", {"product_ids": "2"})
+    run = session.close(claim=[step(call("find_product", {"q": "mug"}, found), other, END)])
+    assert run.answer == "1"
+    assert any('answers "2"' in sentence for sentence in run.differences)
+
+
+def test_an_answer_only_in_the_claim_counts_and_is_noted(open_session: Open) -> None:
+    session = open_session()
+    run = session.close(claim=[step(ANSWER, END)])
+    assert (run.answer, run.ending) == ("1", Ending.terminated)
+    assert [sentence for sentence in run.differences if "only in the returned dialogue" in sentence]
+
+
+def test_a_flood_of_lies_is_counted(open_session: Open) -> None:
+    claim = [step(call("find_product", {"q": str(n)}, [])) for n in range(10_000)]
+    differences = open_session().close(claim=claim).differences
+    assert len(differences) == MAX_SENTENCES + 1
+    assert differences[-1] == f"and {10_000 - MAX_SENTENCES} more differences"
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        [{}], [{"completion": None}], [{"completion": {"message": {"tool_call": 5}}}],
+        [step({"name": 3})], [step({"name": "x"})], [1, None, "x"], {"a": 1}, "text",
+        [step(call("recommend_product", None))], [step(call("t", float("nan")))],
+        [step(call("find_product", {"q": "\ud800"}, "\ud800"))],
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_shapeless_claim_is_read_as_far_as_it_goes(open_session: Open, claim: Any) -> None:
+    session = open_session()
+    session.dispatch("find_product", {"q": "mug"})
+    session.close(claim=claim)
+
+
+@pytest.mark.shared
+def test_the_arena_s_own_dialogue(open_session: Open, shared_data: Path) -> None:
+    sample = (shared_data / "arena_samples" / "agent_return_value.json").read_text()
+    run = open_session().close(claim=json.loads(sample))
+    assert run.answer == "5035687794"
+    assert len(run.differences) == 3

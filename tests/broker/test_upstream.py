@@ -1,0 +1,135 @@
+"""Each way in which a model server fails has its own code, and bounded retries come first."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from palio.broker.upstream import HttpUpstream, RejectedError, Upstream
+from palio.records import FaultCode, UpstreamError
+from tests.broker.modelserver import ModelServer
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "q"}]}
+NULL = b'{"choices":[{"message":{"role":"assistant","content":null}}]}'
+
+
+class Waits:
+    """Sleeps not at all and remembers how long it was asked to."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.asked.append(seconds)
+
+
+def complete(server: ModelServer, retries: int = 2, **more: Any) -> tuple[Any, list[float]]:
+    waits = Waits()
+    with HttpUpstream(server.url, retries=retries, sleep=waits, **more) as upstream:
+        try:
+            return upstream.complete(dict(BODY)), waits.asked
+        except (UpstreamError, RejectedError) as error:
+            return error, waits.asked
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code"),
+    [
+        (500, FaultCode.upstream_server_error),
+        (503, FaultCode.upstream_server_error),
+        (429, FaultCode.upstream_rate_limited),
+        (b"<html>", FaultCode.upstream_garbage),
+        (b"\xff\xfe", FaultCode.upstream_garbage),
+        (b"", FaultCode.upstream_garbage),
+        (b"[" * 100_000, FaultCode.upstream_garbage),
+        (b"[]", FaultCode.upstream_garbage),
+        (b'{"choices":[]}', FaultCode.upstream_garbage),
+        (b'{"choices":[{"message":"x"}]}', FaultCode.upstream_garbage),
+        (b'{"choices":[{"message":{"role":"user","content":"x"}}]}', FaultCode.upstream_garbage),
+        (NULL, FaultCode.upstream_garbage),
+        ("silent", FaultCode.upstream_timed_out),
+        ("drop", FaultCode.upstream_unreachable),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_each_failure_has_its_code_after_retries(behaviour: Any, code: FaultCode) -> None:
+    with ModelServer(behaviour).running() as server:
+        error, waits = complete(server, retries=1, timeout_s=0.3)
+    assert isinstance(error, UpstreamError)
+    assert (error.code, error.retryable, len(server.bodies)) == (code, True, 2)
+    assert error.where == server.url + "/chat/completions"
+    assert error.remedy
+    assert len(waits) == 1
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    with HttpUpstream(url, retries=0) as upstream, pytest.raises(UpstreamError) as caught:
+        upstream.complete(dict(BODY))
+    assert caught.value.code == FaultCode.upstream_unreachable
+
+
+@pytest.mark.parametrize("behaviour", [500, 429, b"<html>", NULL, "drop"])
+def test_a_passing_failure_is_overcome(behaviour: Any) -> None:
+    with ModelServer(behaviour, behaviour, "good").running() as server:
+        reply, waits = complete(server)
+    assert reply["choices"][0]["message"]["content"] == "hello"
+    assert waits == ([0.25, 0.25] if behaviour == 429 else [0.5, 1.0])
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_refused_request_is_not_retried(status: int) -> None:
+    with ModelServer(status).running() as server:
+        error, _ = complete(server)
+    assert isinstance(error, RejectedError)
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_wrong_set_up_is_the_platform_s_and_not_retried(status: int) -> None:
+    with ModelServer(status).running() as server:
+        error, _ = complete(server)
+    assert isinstance(error, UpstreamError)
+    assert (error.code, error.retryable) == (FaultCode.upstream_server_error, False)
+    assert len(server.bodies) == 1
+
+
+def test_null_content_with_a_call_or_thinking_is_a_completion() -> None:
+    call = {"id": "c", "function": {"name": "t", "arguments": "{}"}}
+    for more in ({"tool_calls": [call]}, {"reasoning_content": "hm"}):
+        body = {"choices": [{"message": {"role": "assistant", "content": None, **more}}]}
+        with ModelServer(json.dumps(body).encode()).running() as server:
+            assert complete(server)[0] == body
+
+
+def test_key_and_model_are_sent() -> None:
+    with ModelServer("good").running() as server:
+        complete(server, api_key="secret", model="forced")
+    assert server.headers[0]["Authorization"] == "Bearer secret"
+    assert server.bodies[0]["model"] == "forced"
+
+
+def test_many_threads_share_one_upstream() -> None:
+    with ModelServer(("slow", 0.2)).running() as server, HttpUpstream(server.url) as upstream:
+        assert isinstance(upstream, Upstream)
+        started = time.monotonic()
+        with ThreadPoolExecutor(16) as pool:
+            replies = list(pool.map(upstream.complete, [dict(BODY) for _ in range(16)]))
+    assert len(replies) == 16
+    assert time.monotonic() - started < 2.0
+
+
+def test_close_ends_its_thread() -> None:
+    before = threading.active_count()
+    with ModelServer("good").running() as server, HttpUpstream(server.url) as upstream:
+        upstream.complete(dict(BODY))
+    assert threading.active_count() == before
+    upstream.close()
