@@ -22,6 +22,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         out = Path(name)
         make_worlds(config, out / "world", lambda _: None)
         ground = open_ground(out / "world")
+        (out / "race").mkdir()
         started = time.perf_counter()
         run_race(config, ground, out / "race", lambda *_: None)
         seconds = time.perf_counter() - started
