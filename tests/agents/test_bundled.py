@@ -12,10 +12,12 @@ import pytest
 
 from palio.agents.registry import ORACLE, bundled_agents, find_agent
 from palio.agents.scripted import ScriptedUpstream
+from palio.agents.server import ModelServer
 from palio.agents.shortcut import with_table
 from palio.agents.spec import BUNDLED, agent_from_file, policy_agent
 from palio.agents.template import write_template
 from palio.broker.limits import Limits
+from palio.broker.upstream import HttpUpstream
 from palio.judging import EvidenceJudge, OutcomeScorer, default_encoder, richness_verdict
 from palio.records import Ending, FaultCode, Problem, Trajectory
 from palio.rollout import run_problem
@@ -213,6 +215,22 @@ def test_the_harness_can_be_offered_four_tools():
     )
     assert run.tools == tool_schemas(FOUR_TOOLS)
     assert run.ending == Ending.terminated
+
+
+def test_a_policy_over_a_served_model_runs_like_the_bundled_agent(subprocesses: SubprocessDriver):
+    """Agent process, broker, HTTP upstream, model server: four parties, the same conversation."""
+    synthesis, world = made()
+    problem = synthesis.problems[0]
+    with ModelServer(ScriptedUpstream(0)) as server, HttpUpstream(server.url) as upstream:
+        run = run_problem(
+            policy_agent("student", "scripted-careful"),
+            problem,
+            world,
+            driver=subprocesses,
+            upstream=upstream,
+        )
+    assert run.messages == inline_runs("careful")[0][1].messages
+    assert run.agent.model == "scripted-careful"
 
 
 def test_the_template_works_as_it_stands(tmp_path: Path, subprocesses: SubprocessDriver):

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -159,3 +162,15 @@ def exchange(
         return reply.status, json.loads(reply.read())
     finally:
         connection.close()
+
+
+def test_the_command_serves_until_it_is_interrupted():
+    code = "from palio.cli.main import run; run()"
+    command = [sys.executable, "-c", code, "model", "serve", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().decode().rsplit(" ", 1)[-1].strip()
+        with openai.OpenAI(base_url=url, api_key="none") as client:
+            assert client.chat.completions.create(**QUESTION).choices
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 130
