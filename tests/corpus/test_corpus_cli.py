@@ -107,7 +107,7 @@ def test_the_manifest_names_the_input_files(inputs: Path) -> None:
     built(inputs)
     manifest = json.loads((inputs / "corpus" / "manifest.json").read_text())
     assert {name.split(":")[0] for name in manifest["inputs"]} >= {"suite", "catalogue"}
-    assert "trajectories:trajectories-1.jsonl.zst" in manifest["inputs"]
+    assert "trajectories:runs/trajectories-1.jsonl.zst" in manifest["inputs"]
     assert manifest["outputs"]["train.parquet"].startswith("sha256:")
 
 
@@ -123,7 +123,7 @@ def test_the_reader_keeps_what_it_cannot_read(tmp_path: Path) -> None:
     assert list(reader) == [good, good]
     assert [(r.line, r.reason) for r in reader.rejects] == [
         (2, "json"),
-        (3, "type"),
+        (3, "json"),
         (4, "too_long"),
         (5, "json"),
     ]

@@ -1,6 +1,6 @@
 """Judged trajectories to a gated, leak-guarded, split corpus; every drop is counted."""
 
-from palio.corpus.build import build, read_pools
+from palio.corpus.build import read_pools
 from palio.corpus.config import POOLS, CorpusConfig, RankingWeights, read_config
 from palio.corpus.funnel import AgentCount, Funnel, FunnelStep, PoolCount, read_funnel
 from palio.corpus.judged import Judged, Panel, Verdicts, judge_all
@@ -22,7 +22,6 @@ __all__ = [
     "RankingWeights",
     "TraceReader",
     "Verdicts",
-    "build",
     "judge_all",
     "read_config",
     "read_funnel",

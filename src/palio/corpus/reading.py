@@ -1,12 +1,18 @@
-"""Trajectory files are read once, line by line; a line that is none is kept as a counted reject."""
+"""Trajectory files are read once, line by line; a line that is none is kept as a counted reject.
+
+A line is palio's own trajectory or a chat row (`palio.corpus.readers.chat`), told by its keys.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
+from palio.corpus.readers.chat import is_chat_row, read_chat
+from palio.corpus.readers.losses import UnreadableError
 from palio.records import InputError, Reject, Trajectory
 from palio.world.artefacts import file_digest
 from palio.world.lines import read_lines
@@ -22,6 +28,7 @@ class TraceReader:
     Attributes:
         files: the files that will be read, in order.
         rejects: lines that are no trajectory so far; complete when the stream has ended.
+        losses: how often reading a foreign row changed something, by code.
 
     Raises:
         InputError: a path does not exist, or a folder holds no trajectory file.
@@ -30,6 +37,7 @@ class TraceReader:
     def __init__(self, paths: Sequence[Path], max_bytes: int = MAX_BYTES) -> None:
         self.files = tuple(dict.fromkeys(file for path in paths for file in trace_files(path)))
         self.rejects: list[Reject] = []
+        self.losses: Counter[str] = Counter()
         self._max_bytes = max_bytes
 
     def __iter__(self) -> Iterator[Trajectory]:
@@ -42,16 +50,38 @@ class TraceReader:
                 try:
                     yield decode(line.data)
                 except msgspec.ValidationError as error:
-                    self._reject(file, line.number, "type", str(error))
+                    foreign = self._foreign(line.data, file, line.number, str(error))
+                    if foreign is not None:
+                        yield foreign
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     self._reject(file, line.number, "json", str(error))
+
+    def _foreign(self, data: bytes, file: Path, line: int, why: str) -> Trajectory | None:
+        """The trajectory of a chat row; None, and a reject, when it is none."""
+        try:
+            row = msgspec.json.decode(data)
+        except (msgspec.DecodeError, RecursionError) as error:
+            self._reject(file, line, "json", str(error))
+            return None
+        if not is_chat_row(row):
+            self._reject(file, line, "type", why)
+            return None
+        try:
+            trajectory, losses = read_chat(row, f"chat:{file.name}")
+        except (UnreadableError, InputError) as error:
+            self._reject(file, line, getattr(error, "reason", "type"), error.what)
+            return None
+        self.losses.update(loss.code for loss in losses)
+        return trajectory
 
     def _reject(self, file: Path, line: int, reason: str, detail: str) -> None:
         self.rejects.append(Reject(file=str(file), line=line, reason=reason, detail=detail))
 
     def digests(self) -> dict[str, str]:
-        """File name -> digest of each input file, for a manifest."""
-        return {f"trajectories:{file.name}": file_digest(file) for file in self.files}
+        """Folder and name -> digest of each input file, for a manifest."""
+        return {
+            f"trajectories:{file.parent.name}/{file.name}": file_digest(file) for file in self.files
+        }
 
 
 def trace_files(path: Path) -> tuple[Path, ...]:

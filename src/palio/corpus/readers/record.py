@@ -1,0 +1,61 @@
+"""A foreign conversation gets the events a host would have recorded, so that judges can read it.
+
+A call in an assistant message is the model's by construction; a call that carries a mark of the
+harness is nobody's. The evidence stays "heuristic": the conversation is all that vouches for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from palio.corpus.conversation import turns
+from palio.records import DispatchEvent, Event, InferenceEvent, Message
+
+
+def events_of(
+    messages: Sequence[Message], by_harness: Container[str] = frozenset()
+) -> tuple[Event, ...]:
+    """One inference an assistant message, one dispatch an answered call, in order.
+
+    Times are unknown and 0. Calls without a result were not seen to be carried out and have no
+    event.
+
+    Args:
+        messages: the conversation, its call ids unique.
+        by_harness: ids of calls that the trace marks as dispatched without the model.
+    """
+    events: list[Event] = []
+    done = 0  # messages that stand in an event so far
+    replies_of = {id(message): replies for message, replies in turns(messages)}
+    for position, message in enumerate(messages):
+        if message.role != "assistant":
+            continue
+        seq = len(events)
+        events.append(
+            InferenceEvent(
+                seq=seq,
+                at_ms=0.0,
+                duration_ms=0.0,
+                prefix=done,
+                request=tuple(messages[done:position]),
+                completion=message,
+            )
+        )
+        done = position + 1
+        results = {reply.tool_call_id: reply.content or "" for reply in replies_of[id(message)]}
+        for call in message.tool_calls:
+            if call.id not in results:
+                continue
+            events.append(
+                DispatchEvent(
+                    seq=len(events),
+                    at_ms=0.0,
+                    duration_ms=0.0,
+                    tool=call.function.name,
+                    arguments=call.function.arguments,
+                    result=results[call.id],
+                    call_id=call.id,
+                    emitted_by=None if call.id in by_harness else seq,
+                )
+            )
+    return tuple(events)
