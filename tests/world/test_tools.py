@@ -167,6 +167,7 @@ class TestArguments:
             ("find_product", {"q": "", "query": "mug"}, {"q": "mug"}),
             ("find_product", {"query": "x", "q": "m", "page": 1, "sort": "default"}, {"q": "m"}),
             ("find_product", '{"parameters": {"q": "m", "page": "3"}}', {"q": "m", "page": 3}),
+            ("find_product", {"name": "x", "arguments": {"q": "mug"}}, {"q": "mug"}),
             ("find_product", '"{\\"q\\": \\"mug\\"}"', {"q": "mug"}),
             ("find_product", {"arguments": '{"q": "mug", "service": "default"}'}, {"q": "mug"}),
             ("find_product", {"q": "mug", "shop_id": 12}, {"q": "mug", "shop_id": "12"}),

@@ -54,29 +54,31 @@ _LOWER = {0x130: "i", 0x3A3: "\u03c3"}
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in order, in their own spelling; words of connectors only are gone."""
+    """The words of a text in order, in their own spelling, over-long ones in pieces."""
     pattern = _ASCII_WORD if text.isascii() else _unicode_word()
-    return pattern.findall(text)
+    found: list[str] = pattern.findall(text)
+    if len(text) > MAX_TOKEN and any(len(word) > MAX_TOKEN for word in found):
+        return [
+            word[at : at + MAX_TOKEN] for word in found for at in range(0, len(word), MAX_TOKEN)
+        ]
+    return found
 
 
 @lru_cache(maxsize=1 << 18)
-def terms_of_word(word: str) -> tuple[str, ...]:
-    """Index terms of one word: usually one, none for stop words, several for over-long words."""
-    if len(word) > MAX_TOKEN:
-        pieces = (word[at : at + MAX_TOKEN] for at in range(0, len(word), MAX_TOKEN))
-        return tuple(term for piece in pieces for term in terms_of_word(piece))
+def term_of_word(word: str) -> str:
+    """Index term of one word of at most `MAX_TOKEN` characters; "" for stop words."""
     if not word.strip("_"):
-        return ()
+        return ""
     word = _POSSESSIVE.sub("", word)
     if not word.isascii():
         word = word.translate(_LOWER)
     word = word.lower()
-    return (stem(word),) if word and word not in STOP_WORDS else ()
+    return stem(word) if word and word not in STOP_WORDS else ""
 
 
 def analyse(text: str) -> list[str]:
     """Index terms of a text in order, repetitions kept."""
-    return [term for word in words(text) for term in terms_of_word(word)]
+    return [term for word in words(text) if (term := term_of_word(word))]
 
 
 @cache

@@ -79,7 +79,7 @@ def _as_object(arguments: Mapping[str, Any] | str | None) -> dict[str, Any]:
     if not isinstance(found, Mapping):
         return {UNPARSED: _safe(arguments)}
     for wrapper in ("arguments", "parameters"):
-        if len(found) == 1 and wrapper in found:
+        if wrapper in found and set(found) <= {wrapper, "name"}:
             inner = found[wrapper]
             inner = parse_object(inner) if isinstance(inner, str) else inner
             if isinstance(inner, Mapping):

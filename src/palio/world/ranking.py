@@ -61,7 +61,11 @@ class Wanted(NamedTuple):
 
 
 def _kernel(function: Any) -> Any:
-    return numba.njit(cache=True, error_model="numpy")(function)
+    """Compile on first use; machine code is kept on disk where a folder for it can be written."""
+    try:
+        return numba.njit(cache=True, error_model="numpy")(function)
+    except RuntimeError:  # neither this folder nor the user's cache folder is writable
+        return numba.njit(error_model="numpy")(function)
 
 
 @_kernel

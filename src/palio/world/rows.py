@@ -132,8 +132,8 @@ def check_product(product: Product) -> Product:
         raise BadRowError("service", f"{unknown[0]!r} is none of {', '.join(SERVICES)}")
     if product.sold_count < 0:
         raise BadRowError("sold_count", f"sold_count {product.sold_count} is negative")
-    if isinstance(price, int):
-        return msgspec.structs.replace(product, price=float(price))
+    if isinstance(price, int) or math.copysign(1.0, price) < 0:  # -0.0 would change the digest
+        return msgspec.structs.replace(product, price=abs(float(price)))
     return product
 
 
@@ -165,7 +165,7 @@ def _product(row: _Row, product_id: str) -> Product:
             product_id=product_id,
             shop_id=str(row.shop_id),
             title=row.title,
-            price=row.price + 0.0,  # -0.0 becomes 0.0, so equal prices have equal JSON
+            price=row.price,
             service=tuple(dict.fromkeys(tags)),
             sold_count=int(sold),
             brand=row.brand or "",
