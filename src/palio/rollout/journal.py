@@ -81,25 +81,27 @@ class Journal:
     def _recover(self) -> None:
         if not self.path.exists():
             return
-        whole = 0
+        whole, line, entry = 0, b"", None
         with self.path.open("rb") as stream:
             for number, line in enumerate(stream, start=1):
                 entry = _entry(line)
                 if not line.endswith(b"\n"):
-                    self._mend(whole, line, entry)
-                elif entry is None:
+                    break
+                if entry is None:
                     raise IntegrityError(
                         "this line is no trajectory",
                         where=f"{self.path}:{number}",
                         remedy="move the line out of the file, then resume: the run is made again",
                     )
                 whole += len(line)
-                if entry is not None:
-                    self.endings[entry.trajectory_id] = entry.ending
+                self.endings[entry.trajectory_id] = entry.ending
+        if line and not line.endswith(b"\n"):
+            self._mend(whole, line, entry)
 
     def _mend(self, whole: int, line: bytes, entry: Entry | None) -> None:
         """The last line has no end: complete it if it is whole, else set it aside."""
         if entry is not None:
+            self.endings[entry.trajectory_id] = entry.ending
             with self.path.open("ab") as stream:
                 stream.write(b"\n")
                 _sync(stream)

@@ -231,14 +231,15 @@ def _by_key(item: tuple[tuple[str, str], Problem]) -> tuple[str, str]:
 
 
 def _check_distinct(jobs: Sequence[Job]) -> None:
-    seen: dict[str, Job] = {}
+    seen: set[str] = set()
     for job in jobs:
-        other = seen.setdefault(job.key(0), job)
-        if other is not job:
+        key = job.key(0)
+        if key in seen:
             raise ConfigError(
                 f"{job.spec.name} is to run twice on {job.problem.problem_id} with seed {job.seed}",
                 remedy="give each repetition its own seed",
             )
+        seen.add(key)
 
 
 def _is_done(job: Job, journal: Journal) -> bool:
