@@ -160,7 +160,7 @@ def made_trace(name: str, problem: Problem, rng: random.Random, tools: Any) -> T
     product = problem.rewards[0].product_id
     found = [
         {"product_id": product if n == 3 else str(rng.randrange(10**6)), "shop_id": "7"}
-        | {"title": " ".join(rng.choices(WORDS, k=14)), "price": rng.randrange(900)}
+        | {"title": " ".join(rng.choices(WORDS, k=8)), "price": rng.randrange(900)}
         for n in range(10)
     ]
     rows = json.dumps(found, separators=(",", ":"))
@@ -177,7 +177,7 @@ def made_trace(name: str, problem: Problem, rng: random.Random, tools: Any) -> T
     for n, (tool, arguments, result) in enumerate(script):
         text = json.dumps(arguments, separators=(",", ":"))
         call = ToolCall(id=f"c{n}", function=FunctionCall(name=tool, arguments=text))
-        thinking = " ".join(rng.choices(WORDS, k=40))
+        thinking = " ".join(rng.choices(WORDS, k=25))
         said = Message(role="assistant", reasoning_content=thinking, tool_calls=(call,))
         at = {"at_ms": float(n), "duration_ms": 1.0}
         seq = len(events)

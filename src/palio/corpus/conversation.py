@@ -149,8 +149,8 @@ def mentions(text: str, product_id: str) -> bool:
 
 def observations(trajectory: Trajectory) -> tuple[tuple[str, str, str], ...]:
     """(tool, raw arguments, result) in order: from the host's record, else from the messages."""
-    if trajectory.dispatches:
-        return tuple((d.tool, d.arguments, d.result) for d in trajectory.dispatches)
+    if dispatches := trajectory.dispatches:
+        return tuple((d.tool, d.arguments, d.result) for d in dispatches)
     found = []
     for message, replies in turns(trajectory.messages):
         results = {reply.tool_call_id: reply.content or "" for reply in replies}

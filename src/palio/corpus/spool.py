@@ -26,17 +26,21 @@ class Spool:
         self._path = path
         self._file = path.open("w+b")
         self._end = 0
+        self._reading = False
 
     def add(self, body: bytes) -> tuple[int, int]:
         """Append a body; (offset, length) reads it back."""
         place = (self._end, len(body))
-        self._file.seek(self._end)
+        if self._reading:  # seeking flushes the buffer: only when the last access was a read
+            self._file.seek(self._end)
+            self._reading = False
         self._file.write(body)
         self._end += len(body)
         return place
 
     def body(self, place: tuple[int, int]) -> bytes:
         """The bytes at a place."""
+        self._reading = True
         self._file.seek(place[0])
         return self._file.read(place[1])
 
