@@ -135,6 +135,11 @@ class TestFilters:
         }.items():
             assert rows(WARN.call("find_product", {"q": "wool", "price": price})) == found, price
 
+    def test_a_range_upside_down_finds_nothing_and_says_why(self) -> None:
+        reply = WARN.call("find_product", {"q": "wool", "price": "20-10"})
+        assert reply.result == "[]"
+        assert "above its high side" in reply.warnings[0]
+
     @pytest.mark.parametrize("page", [0, 6, -1, 1.5, "two", True, [1], 10**30, "1e3"])
     def test_pages_that_do_not_exist_are_empty(self, page: Any) -> None:
         reply = WARN.call("find_product", {"q": "wool", "page": page})
