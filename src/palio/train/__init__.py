@@ -1,1 +1,1 @@
-"""Training: text and masks, model, base documents, supervised fine-tuning, serving."""
+"""A small model learns to shop from judged trajectories, and is served like any other model."""

@@ -1,0 +1,133 @@
+"""A checkpoint folder is complete or absent, and `transformers` and palio both load it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from palio import __version__
+from palio.records import InputError, IntegrityError, Provenance, bytes_digest, digest, to_json
+from palio.train.model import ModelConfig, Qwen3
+from palio.train.tokenizer import ChatTokenizer
+
+MANIFEST = "manifest.json"
+WEIGHTS = "model.safetensors"
+
+
+class Checkpoint(NamedTuple):
+    """A loaded checkpoint."""
+
+    model: Qwen3
+    tokenizer: ChatTokenizer
+
+
+def save_checkpoint(
+    folder: Path,
+    model: Qwen3,
+    tokenizer: ChatTokenizer,
+    *,
+    config: Mapping[str, Any],
+    inputs: Mapping[str, str],
+    counts: Mapping[str, int],
+    seed: int,
+) -> Provenance:
+    """Write a checkpoint; an older one of the same name is replaced only by a complete new one.
+
+    Args:
+        folder: where; its parent is made.
+        model: the weights.
+        tokenizer: its vocabulary.
+        config: what produced it, echoed into the manifest.
+        inputs: name -> digest of what it was trained on.
+        counts: what it was trained on, in numbers.
+        seed: of the training.
+    """
+    scratch = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    weights = {name: value.detach().contiguous() for name, value in model.state_dict().items()}
+    save_file(weights, scratch / WEIGHTS, metadata={"format": "pt"})
+    shape = model.config.to_transformers(pad=tokenizer.pad, end=tokenizer.end)
+    (scratch / "config.json").write_text(json.dumps(shape, indent=1), "utf-8")
+    generation = {"eos_token_id": tokenizer.end, "pad_token_id": tokenizer.pad}
+    (scratch / "generation_config.json").write_text(json.dumps(generation), "utf-8")
+    tokenizer.save(scratch)
+    files = sorted(path.name for path in scratch.iterdir())
+    manifest = Provenance(
+        kind="checkpoint",
+        tool_version=__version__,
+        config=dict(config),
+        config_digest=digest(dict(config)),
+        inputs=dict(inputs),
+        outputs={name: bytes_digest((scratch / name).read_bytes()) for name in files},
+        counts=dict(counts),
+        seed=seed,
+    )
+    (scratch / MANIFEST).write_bytes(to_json(manifest))
+    for path in scratch.iterdir():
+        with path.open("rb") as handle:
+            os.fsync(handle.fileno())
+    _replace(scratch, folder)
+    return manifest
+
+
+def _replace(scratch: Path, folder: Path) -> None:
+    """Put the new folder in the old one's place; a crash leaves one of them complete."""
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    scratch.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def load_checkpoint(folder: Path) -> Checkpoint:
+    """Read a checkpoint folder.
+
+    Raises:
+        InputError: a file is missing, broken, or of another architecture.
+        IntegrityError: the weights are not those that the manifest lists.
+    """
+    try:
+        shape = json.loads((folder / "config.json").read_text("utf-8"))
+        if shape.get("model_type") != "qwen3" or not shape.get("tie_word_embeddings"):
+            kind = shape.get("model_type")
+            raise InputError(
+                f"the checkpoint has the architecture {kind!r}, not a tied qwen3",
+                where=str(folder),
+                remedy="serve it with another server and give its address",
+            )
+        model = Qwen3(ModelConfig.from_transformers(shape))
+        raw = (folder / WEIGHTS).read_bytes()
+        _check(folder, raw)
+        weights = load_file(folder / WEIGHTS)
+        weights.pop("lm_head.weight", None)
+        model.load_state_dict({name: value.to(torch.float32) for name, value in weights.items()})
+    except (OSError, ValueError, KeyError, SafetensorError, RuntimeError) as error:
+        raise InputError(
+            f"no readable checkpoint: {error}",
+            where=str(folder),
+            remedy="train one with palio train",
+        ) from error
+    return Checkpoint(model, ChatTokenizer.load(folder))
+
+
+def _check(folder: Path, weights: bytes) -> None:
+    manifest = folder / MANIFEST
+    if not manifest.exists():
+        return
+    listed = json.loads(manifest.read_text("utf-8")).get("outputs", {}).get(WEIGHTS)
+    if listed and listed != bytes_digest(weights):
+        raise IntegrityError(
+            "the weights are not those that the manifest lists",
+            where=str(folder / WEIGHTS),
+            remedy="train or copy the checkpoint again",
+        )

@@ -1,0 +1,291 @@
+"""A checkpoint answers many conversations at once, and each gets what it would get alone.
+
+Any number of threads call `complete`; one worker thread batches them: prompts that wait are read in
+together, then every conversation steps by one token at a time. A conversation that comes back with
+a longer prompt finds its slot again and only the new tokens are read.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from palio.broker.upstream import RejectedError
+from palio.records import FaultCode, UpstreamError
+from palio.train.cache import Decoder
+from palio.train.checkpoint import load_checkpoint
+from palio.train.model import Qwen3
+from palio.train.requests import Wish, read_request, response
+from palio.train.text import parse_assistant
+from palio.train.tokenizer import ChatTokenizer
+from palio.train.transcript import Transcript
+
+_PATIENCE = 6
+"""Steps that a prompt waits for others to be read in with; reading alone costs a step of all."""
+
+
+class _Job:
+    """A completion on its way."""
+
+    def __init__(self, wish: Wish, ids: list[int]) -> None:
+        self.wish = wish
+        self.ids = ids
+        self.rng = random.Random(wish.seed)
+        self.written: list[int] = []
+        self.waited = 0
+        self.done: Future[list[int]] = Future()
+
+
+class _Slot:
+    """A row of the cache: the ids that it holds, and the job that uses it now."""
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+        self.ids: list[int] = []
+        self.job: _Job | None = None
+        self.used = 0
+
+
+class Engine:
+    """One model behind `complete`; use it as a context manager, or `close` it.
+
+    Args:
+        checkpoint: a checkpoint folder.
+        slots: conversations that are kept ready; more may ask, they wait.
+        max_tokens: of a completion whose request names no limit.
+    """
+
+    def __init__(
+        self, checkpoint: Path, *, slots: int = 64, max_tokens: int = 256, threads: int = 1
+    ) -> None:
+        loaded = load_checkpoint(checkpoint)
+        self._start(loaded.model, loaded.tokenizer, checkpoint.name, slots, max_tokens, threads)
+
+    @classmethod
+    def of(
+        cls,
+        model: Qwen3,
+        tokenizer: ChatTokenizer,
+        *,
+        name: str = "palio",
+        slots: int = 64,
+        max_tokens: int = 256,
+        threads: int = 1,
+    ) -> Engine:
+        """An engine over a model in memory."""
+        engine = cls.__new__(cls)
+        engine._start(model, tokenizer, name, slots, max_tokens, threads)
+        return engine
+
+    def _start(
+        self,
+        model: Qwen3,
+        tokenizer: ChatTokenizer,
+        name: str,
+        slots: int,
+        max_tokens: int,
+        threads: int,
+    ) -> None:
+        self.name = name
+        self.max_tokens = max_tokens
+        self._tokenizer = tokenizer
+        self._transcript = Transcript(tokenizer)
+        self._lock = threading.Lock()
+        self._decoder = Decoder(model.eval(), slots)
+        self._slots = [_Slot(row) for row in range(slots)]
+        self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._waiting: list[_Job] = []
+        self._tick = 0
+        self._count = 0
+        self._closed = False
+        self._threads = threads
+        self._worker = threading.Thread(target=self._work, name="palio-engine", daemon=True)
+        self._worker.start()
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names under which the model can be asked."""
+        return (self.name,)
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """One OpenAI chat completion; thread-safe. Offered tools are not shown to the model.
+
+        Raises:
+            RejectedError: the request is malformed or longer than the model's context.
+            UpstreamError: the engine is closed or broke.
+        """
+        wish = read_request(body, self.max_tokens)
+        with self._lock:
+            ids = self._transcript.prompt(wish.messages)
+        room = self._decoder.model.config.max_positions - len(ids)
+        if room < 1:
+            raise RejectedError(
+                f"the prompt has {len(ids)} tokens, more than the model's context",
+                remedy="end the conversation earlier",
+            )
+        job = _Job(wish._replace(max_tokens=min(wish.max_tokens, room)), ids)
+        if self._closed:
+            raise _broken("the engine is closed")
+        self._inbox.put(job)
+        written = job.done.result()
+        with self._lock:
+            self._count += 1
+            number = self._count
+            text = self._transcript.remember(ids, written)
+        message = parse_assistant(text, call_ids=f"call_{len(wish.messages)}")
+        ended = written[-1] == self._tokenizer.end
+        finish = ("tool_calls" if message.tool_calls else "stop") if ended else "length"
+        model = str(body.get("model") or self.name)
+        return response(model, number, message, finish, len(ids), len(written))
+
+    def close(self) -> None:
+        """Stop the worker; waiting requests fail."""
+        self._closed = True
+        self._inbox.put(None)
+        self._worker.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ---- the worker thread
+
+    def _work(self) -> None:
+        torch.set_num_threads(self._threads)
+        fault: Callable[[], UpstreamError] = lambda: _broken("the engine was closed")  # noqa: E731
+        try:
+            while self._receive():
+                self._read_in()
+                self._step()
+        except Exception as error:  # noqa: BLE001 - every waiting caller must hear of it
+            text = f"the engine broke: {type(error).__name__}: {error}"
+            fault = lambda: _broken(text)  # noqa: E731
+        self._closed = True
+        while not self._inbox.empty():
+            job = self._inbox.get()
+            self._waiting += [job] if job else []
+        for job in [*self._waiting, *(slot.job for slot in self._slots if slot.job)]:
+            job.done.set_exception(fault())
+
+    def _receive(self) -> bool:
+        """Take new jobs; wait for one if there is nothing else to do. False: close."""
+        idle = not self._waiting and not any(slot.job for slot in self._slots)
+        while idle or not self._inbox.empty():
+            job = self._inbox.get()
+            if job is None:
+                return False
+            self._waiting.append(job)
+            idle = False
+        return True
+
+    def _read_in(self) -> None:
+        """Give waiting jobs a slot and read their prompts, several at once where that pays."""
+        free = [slot for slot in self._slots if slot.job is None]
+        active = len(self._slots) - len(free)
+        for job in self._waiting:
+            job.waited += 1
+        ripe = len(self._waiting) >= max(1, active // 6) or any(
+            job.waited > _PATIENCE for job in self._waiting
+        )
+        if not free or not self._waiting or not ripe:
+            return
+        taken: list[tuple[_Slot, int]] = []
+        for job in self._waiting[: len(free)]:
+            slot, shared = _best_slot(free, job.ids)
+            free.remove(slot)
+            slot.job, slot.ids = job, slot.ids[:shared]
+            taken.append((slot, shared))
+        del self._waiting[: len(taken)]
+        taken.sort(key=lambda pair: len(pair[0].job.ids) - pair[1] if pair[0].job else 0)
+        while taken:
+            part, taken = _similar(taken)
+            rest = [slot.job.ids[shared:] for slot, shared in part if slot.job]
+            logits = self._decoder.advance(
+                [slot.row for slot, _ in part], rest, [shared for _, shared in part]
+            )
+            for (slot, _), ids in zip(part, rest, strict=True):
+                slot.ids = slot.ids + ids
+            self._choose([slot for slot, _ in part], logits)
+
+    def _step(self) -> None:
+        """One more token for every conversation that has a job."""
+        active = [slot for slot in self._slots if slot.job]
+        if not active:
+            return
+        self._tick += 1
+        last = [[slot.job.written[-1]] for slot in active if slot.job]
+        logits = self._decoder.advance(
+            [slot.row for slot in active], last, [len(slot.ids) for slot in active]
+        )
+        for slot, ids in zip(active, last, strict=True):
+            slot.ids.append(ids[0])
+        self._choose(active, logits)
+
+    def _choose(self, slots: Sequence[_Slot], logits: Tensor) -> None:
+        """Pick the next token of each conversation and finish those that are done."""
+        likeliest = logits.argmax(-1).tolist()
+        for place, slot in enumerate(slots):
+            job = slot.job
+            if job is None:
+                continue
+            hot = job.wish.temperature > 0
+            token = _sample(logits[place], job.wish, job.rng) if hot else likeliest[place]
+            job.written.append(token)
+            if token == self._tokenizer.end or len(job.written) >= job.wish.max_tokens:
+                slot.job = None
+                slot.used = self._tick
+                job.done.set_result(job.written)
+
+
+def _best_slot(free: Sequence[_Slot], ids: Sequence[int]) -> tuple[_Slot, int]:
+    """The slot that holds the longest prefix of the ids, the longest unused one on a tie."""
+    best = max(free, key=lambda slot: (_shared(slot.ids, ids), -slot.used))
+    return best, _shared(best.ids, ids)
+
+
+def _shared(held: Sequence[int], ids: Sequence[int]) -> int:
+    """How many leading ids agree; at least one is left to be read."""
+    most = min(len(held), len(ids) - 1)
+    if held[:most] == ids[:most]:
+        return most
+    return next(at for at in range(most) if held[at] != ids[at])
+
+
+def _similar(
+    taken: list[tuple[_Slot, int]],
+) -> tuple[list[tuple[_Slot, int]], list[tuple[_Slot, int]]]:
+    """The shortest prompts up to twice the first one's length, and the rest."""
+    lengths = [len(slot.job.ids) - shared for slot, shared in taken if slot.job]
+    cut = next((at for at, n in enumerate(lengths) if n > 2 * lengths[0] + 8), len(taken))
+    return taken[:cut], taken[cut:]
+
+
+def _sample(logits: Tensor, wish: Wish, rng: random.Random) -> int:
+    """Inverse transform over probabilities sorted by size, so that only the rng decides."""
+    chances, tokens = torch.softmax(logits.double() / wish.temperature, -1).sort(descending=True)
+    total = torch.cumsum(chances, 0)
+    allowed = int((total < wish.top_p).sum()) + 1
+    allowed = min(allowed, len(tokens))
+    point = rng.random() * float(total[allowed - 1])
+    place = int(torch.searchsorted(total[:allowed], point, right=True))
+    return int(tokens[min(place, allowed - 1)])
+
+
+def _broken(what: str) -> UpstreamError:
+    return UpstreamError(what, code=FaultCode.upstream_server_error, remedy="start it again")

@@ -1,0 +1,246 @@
+"""The Qwen3 architecture in plain torch; its weights have the names that `transformers` gives them.
+
+One module serves training (bfloat16 products, fp32 residual stream, loss positions only in the last
+layer) and `cache.Decoder` (fp32, key-value cache). Measured on one AVX512-BF16 core at 1.8 M
+parameters and 1,440 tokens a batch: bfloat16 products run at 200 GF/s, fp32 at 85.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from palio.records import Record
+from palio.train.kernels import causal_attention, rms_norm, rotate, swiglu
+
+
+class ModelConfig(Record, frozen=True, omit_defaults=False):
+    """Shape of a model; the defaults are the 1.8 M parameter model of the tiny recipe."""
+
+    vocab_size: int = 1024
+    hidden_size: int = 192
+    intermediate_size: int = 512
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 48
+    rope_theta: float = 10_000.0
+    max_positions: int = 4096
+    eps: float = 1e-6
+
+    def to_transformers(self, *, pad: int, end: int) -> dict[str, Any]:
+        """The `config.json` under which `transformers` loads the same weights."""
+        return {
+            "architectures": ["Qwen3ForCausalLM"],
+            "model_type": "qwen3",
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},
+            "rope_theta": self.rope_theta,
+            "max_position_embeddings": self.max_positions,
+            "rms_norm_eps": self.eps,
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "torch_dtype": "float32",
+            "pad_token_id": pad,
+            "eos_token_id": end,
+        }
+
+    @classmethod
+    def from_transformers(cls, config: dict[str, Any]) -> ModelConfig:
+        """Inverse of `to_transformers`; KeyError on a config of another architecture."""
+        return cls(
+            vocab_size=config["vocab_size"],
+            hidden_size=config["hidden_size"],
+            intermediate_size=config["intermediate_size"],
+            layers=config["num_hidden_layers"],
+            heads=config["num_attention_heads"],
+            kv_heads=config["num_key_value_heads"],
+            head_dim=config["head_dim"],
+            rope_theta=config["rope_parameters"]["rope_theta"],
+            max_positions=config["max_position_embeddings"],
+            eps=config["rms_norm_eps"],
+        )
+
+
+class Norm(nn.Module):
+    """Root mean square normalisation with a gain."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Normalise the last axis; the result has `dtype`."""
+        return rms_norm(x, self.weight, self.eps, dtype)
+
+
+def _matrix(rows: int, columns: int) -> nn.Linear:
+    return nn.Linear(columns, rows, bias=False)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with normalised queries and keys."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        wide, narrow = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        self.q_proj = _matrix(wide, config.hidden_size)
+        self.k_proj = _matrix(narrow, config.hidden_size)
+        self.v_proj = _matrix(narrow, config.hidden_size)
+        self.o_proj = _matrix(config.hidden_size, wide)
+        self.q_norm = Norm(config.head_dim, config.eps)
+        self.k_norm = Norm(config.head_dim, config.eps)
+
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries (B, T, heads, d), rotated keys and values (B, T, kv heads, d)."""
+        c = self.config
+        weight = torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
+        qkv = linear(x, weight.to(x.dtype))
+        qkv = qkv.view(*x.shape[:2], c.heads + 2 * c.kv_heads, c.head_dim)
+        q, k, v = torch.split(qkv, [c.heads, c.kv_heads, c.kv_heads], 2)
+        return (
+            rotate(self.q_norm(q, x.dtype), cos, sin),
+            rotate(self.k_norm(k, x.dtype), cos, sin),
+            v,
+        )
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Causal attention over (B, T, hidden), before the output projection."""
+        return causal_attention(*self.project(x, cos, sin))
+
+    def out(self, mixed: Tensor) -> Tensor:
+        """The output projection."""
+        return linear(mixed, self.o_proj.weight.to(mixed.dtype))
+
+
+class Mlp(nn.Module):
+    """SwiGLU feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_proj = _matrix(config.intermediate_size, config.hidden_size)
+        self.up_proj = _matrix(config.intermediate_size, config.hidden_size)
+        self.down_proj = _matrix(config.hidden_size, config.intermediate_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any (..., hidden) to the same shape."""
+        weight = torch.cat([self.gate_proj.weight, self.up_proj.weight]).to(x.dtype)
+        return linear(swiglu(linear(x, weight)), self.down_proj.weight.to(x.dtype))
+
+
+class Block(nn.Module):
+    """One transformer layer."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.input_layernorm = Norm(config.hidden_size, config.eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = Norm(config.hidden_size, config.eps)
+        self.mlp = Mlp(config)
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype, keep: Tensor | None = None
+    ) -> Tensor:
+        """(B, T, hidden) to the same; with `keep`, only to the chosen positions (N, hidden)."""
+        mixed = self.self_attn(self.input_layernorm(x, dtype), cos, sin)
+        if keep is not None:
+            x, mixed = x.flatten(0, 1)[keep], mixed.flatten(0, 1)[keep]
+        return self.finish(x, mixed, dtype)
+
+    def finish(self, x: Tensor, mixed: Tensor, dtype: torch.dtype) -> Tensor:
+        """All that follows the mixing of positions; each position by itself."""
+        x = x + self.self_attn.out(mixed)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x, dtype))
+        return out
+
+
+class Trunk(nn.Module):
+    """Embedding, layers and final norm."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = Norm(config.hidden_size, config.eps)
+
+
+class Qwen3(nn.Module):
+    """A causal language model with tied embeddings."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Trunk(config)
+        angles = torch.arange(0, config.head_dim, 2).float() / config.head_dim
+        angles = torch.outer(torch.arange(config.max_positions).float(), config.rope_theta**-angles)
+        angles = torch.cat([angles, angles], -1)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The layers in order."""
+        return [layer for layer in self.model.layers if isinstance(layer, Block)]
+
+    def initialise(self, seed: int) -> None:
+        """Seeded random weights; query gains of 2 make attention sharp enough to copy early."""
+        generator = torch.Generator().manual_seed(seed)
+        for name, weight in self.named_parameters():
+            if weight.dim() == 1:
+                nn.init.constant_(weight, 2.0 if name.endswith("q_norm.weight") else 1.0)
+                continue
+            out = name.endswith(("o_proj.weight", "down_proj.weight"))
+            scale = weight.shape[1] ** -0.5 * (0.5 if out else 1.0)
+            scale = 0.02 if "embed" in name else scale
+            nn.init.normal_(weight, std=scale, generator=generator)
+
+    def hidden(self, ids: Tensor, keep: Tensor | None = None, *, low: bool = False) -> Tensor:
+        """Final hidden states.
+
+        Args:
+            ids: (B, T) token ids.
+            keep: flat indices into B * T whose states are wanted; None: all.
+            low: multiply in bfloat16.
+
+        Returns:
+            (B, T, hidden), or (len(keep), hidden).
+        """
+        dtype = torch.bfloat16 if low else torch.float32
+        x = self.model.embed_tokens(ids)
+        cos, sin = (
+            self.cos[: ids.shape[1], None].to(dtype),
+            self.sin[: ids.shape[1], None].to(dtype),
+        )
+        *first, last = self.blocks
+        for block in first:
+            x = block(x, cos, sin, dtype)
+        x = last(x, cos, sin, dtype, keep)
+        states: Tensor = self.model.norm(x, dtype)
+        return states
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Scores over the vocabulary, in the dtype of the states."""
+        return linear(states, self.model.embed_tokens.weight.to(states.dtype))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(B, T) ids to (B, T, vocabulary) logits in fp32."""
+        return self.logits(self.hidden(ids))
+
+    def parameters_count(self) -> int:
+        """Number of weights, embeddings counted once."""
+        return sum(weight.numel() for weight in self.parameters())

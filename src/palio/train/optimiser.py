@@ -1,0 +1,147 @@
+"""Muon on the matrices, AdamW on embeddings and gains, each under one schedule.
+
+Muon (Jordan et al., 2024): the momentum of a matrix is replaced by the nearest orthogonal matrix
+before it is applied. Matrices of one shape are orthogonalised as one batch: 28 matrices of this
+model in 3 batches instead of 28 calls (`torch.optim.Muon` takes them one by one), and the batches
+are shared out over the worker threads.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from palio.records import Record
+
+Spread = Callable[[Sequence[Callable[[], None]]], object]
+"""Runs pieces of work, possibly at the same time; `in_turn` is the simplest one."""
+
+_POLAR = (
+    (8.156554524902461, -22.48329292557795, 15.878769915207462),
+    (4.042929935166739, -2.808917465908714, 0.5000178451051316),
+    (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
+    (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
+    (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
+)
+"""Coefficients of the odd polynomials that drive singular values to 1 (Amsel et al., 2025)."""
+
+
+class OptimiserConfig(Record, frozen=True, omit_defaults=False):
+    """Learning rates at their peak, and the rest.
+
+    Attributes:
+        matrix_rate: of Muon; an update of a (rows, columns) matrix has about the length of
+            rate * sqrt(rows) * max(1, rows / columns) ** 0.5.
+        other_rate: of AdamW.
+        clip: largest norm of the whole gradient; 0: no limit.
+    """
+
+    matrix_rate: float = 0.02
+    matrix_momentum: float = 0.95
+    other_rate: float = 3e-3
+    other_betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    clip: float = 1.0
+
+
+def in_turn(work: Sequence[Callable[[], None]]) -> None:
+    """The spread that needs no thread."""
+    for piece in work:
+        piece()
+
+
+def orthogonal(batch: Tensor) -> Tensor:
+    """The nearest orthogonal matrices of a batch (N, rows, columns), rows <= columns, in bf16."""
+    x = batch.bfloat16()
+    x /= x.norm(dim=(-2, -1), keepdim=True) * 1.01 + 1e-7
+    for a, b, c in _POLAR:
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+class Optimiser:
+    """Both optimisers over one model; `step` takes gradients, not `.grad`."""
+
+    def __init__(self, model: nn.Module, config: OptimiserConfig) -> None:
+        self.config = config
+        self._weights = list(model.parameters())
+        self._others: list[int] = []
+        shapes: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for index, (name, weight) in enumerate(model.named_parameters()):
+            if weight.dim() == 2 and "embed" not in name:
+                rows, columns = sorted(weight.shape)
+                shapes[rows, columns].append(index)
+            else:
+                self._others.append(index)
+        self._groups = [part for group in shapes.values() for part in _halves(group)]
+        self._momentum = {i: torch.zeros_like(self._weights[i]) for g in self._groups for i in g}
+        self._adam = torch.optim.AdamW(
+            [self._weights[i] for i in self._others],
+            lr=config.other_rate,
+            betas=config.other_betas,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor], rate: float, spread: Spread = in_turn) -> float:
+        """One update; `rate` in [0, 1] scales both peak rates.
+
+        Returns:
+            The norm of the whole gradient before clipping, NaN or infinite if it is broken; then
+            nothing is changed.
+        """
+        norms = torch._foreach_norm(list(gradients))
+        norm = float(torch.linalg.vector_norm(torch.stack(norms)))
+        if norm != norm or norm == float("inf"):
+            return norm
+        if self.config.clip and norm > self.config.clip:
+            torch._foreach_mul_(list(gradients), self.config.clip / norm)
+        groups = [partial(self._step_group, group, gradients, rate) for group in self._groups]
+        spread([partial(self._step_others, gradients, rate), *groups])
+        return norm
+
+    def _step_others(self, gradients: Sequence[Tensor], rate: float) -> None:
+        for index in self._others:
+            self._weights[index].grad = gradients[index]
+        for group in self._adam.param_groups:
+            group["lr"] = self.config.other_rate * rate
+        self._adam.step()
+        self._adam.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def _step_group(self, group: list[int], gradients: Sequence[Tensor], rate: float) -> None:
+        moved = []
+        for index in group:
+            momentum, gradient = self._momentum[index], gradients[index]
+            momentum.mul_(self.config.matrix_momentum).add_(gradient)
+            ahead = gradient.add(momentum, alpha=self.config.matrix_momentum)
+            moved.append(ahead.mT if ahead.shape[0] > ahead.shape[1] else ahead)
+        for index, update in zip(group, orthogonal(torch.stack(moved)), strict=True):
+            weight = self._weights[index]
+            tall = weight.shape[0] > weight.shape[1]
+            length = (
+                self.config.matrix_rate * rate * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5
+            )
+            weight.add_((update.mT if tall else update).to(weight.dtype), alpha=-length)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs."""
+        return {"momentum": self._momentum, "adam": self._adam.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of `state_dict`."""
+        for index, momentum in state["momentum"].items():
+            self._momentum[index].copy_(momentum)
+        self._adam.load_state_dict(state["adam"])
+
+
+def _halves(group: list[int]) -> Iterable[list[int]]:
+    middle = (len(group) + 1) // 2
+    return (part for part in (group[:middle], group[middle:]) if part)
