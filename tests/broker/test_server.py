@@ -230,6 +230,17 @@ def test_tool_calls_are_quick(server: BrokerServer, open_session: Open) -> None:
     assert statistics.median(times) < 0.004
 
 
+def test_many_threads_may_start_it(open_session: Open) -> None:
+    fresh = BrokerServer()
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            urls = list(pool.map(lambda _: fresh.register(open_session()), range(8)))
+        assert len({urlsplit(url).port for url in urls}) == 1
+        assert urlsplit(urls[0]).port
+    finally:
+        fresh.stop()
+
+
 def test_a_port_in_use_is_said(server: BrokerServer) -> None:
     with pytest.raises(OSError, match="cannot serve"):
         BrokerServer(port=int(server.url.rsplit(":", 1)[-1])).start()

@@ -232,6 +232,23 @@ def test_no_interpreter_is_the_validator_s_fault(run: Run) -> None:
     assert trajectory.fault.code == FaultCode.sandbox_launch_failed
 
 
+def test_a_broker_that_died_is_not_charged_to_the_agent(run: Run) -> None:
+    with SubprocessDriver() as driver:
+        threading.Timer(0.5, driver.close).start()
+        trajectory = run(
+            """
+            import time
+            def agent_main(p):
+                time.sleep(1.5)
+                return []
+            """,
+            driver,
+        )
+    assert trajectory.ending is Ending.infra
+    assert trajectory.fault is not None
+    assert trajectory.fault.what == "the broker died during the run"
+
+
 def test_a_run_leaves_nothing_behind(
     outcome: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

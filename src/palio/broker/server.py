@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import secrets
 import threading
 from collections.abc import Awaitable, Callable
@@ -28,6 +29,7 @@ from palio.broker.upstream import HttpUpstream, ask
 from palio.broker.wire import load_json
 from palio.records import InputError, PalioError
 
+LOG = logging.getLogger(__name__)
 MAX_BODY = 8 * 1024 * 1024
 """Bytes of one request; a 1 M token conversation is about 4 MB."""
 START_S = 30.0
@@ -63,17 +65,23 @@ class BrokerServer:
         """Root URL of the running server, without a slash at the end."""
         return f"http://{self._host}:{self._port}"
 
+    @property
+    def alive(self) -> bool:
+        """Whether it serves now; a run during which it died is nobody's fault but the host's."""
+        return self._thread is not None and self._thread.is_alive() and self._failure is None
+
     def start(self) -> Self:
-        """Bind and serve; starting twice does nothing.
+        """Bind and serve; returns when the port is known. Starting twice does nothing more.
 
         Raises:
             OSError: the address cannot be bound.
         """
         with self._lock:
-            if self._thread is not None:
-                return self
-            self._thread = threading.Thread(target=self._serve, name="palio-broker", daemon=True)
-            self._thread.start()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="palio-broker", daemon=True
+                )
+                self._thread.start()
         if not self._ready.wait(START_S):
             raise OSError("the broker did not start in time")
         if self._failure is not None:
@@ -201,6 +209,9 @@ async def _typed_errors(
         return await handler(request)
     except web.HTTPException as error:
         return _response(error_reply(error.status, error.reason, "http"))
+    except Exception as error:
+        LOG.exception("the broker failed on %s %s", request.method, request.rel_url.raw_path[-40:])
+        return _response(error_reply(500, f"the broker failed: {type(error).__name__}", "broker"))
 
 
 def _response(reply: Reply) -> web.Response:

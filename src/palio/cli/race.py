@@ -220,14 +220,15 @@ def _show(made: Standings, *, as_json: bool) -> None:
         typer.echo(to_json(made).decode())
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("rank", "tie", "agent", "final", "95 %", "success", "quality", "n", "unscored")
+    agent = Column("agent", no_wrap=True)
+    table = Table("rank", "tie", agent, "final", "95 %", "success", "quality", "n", "unscored")
     for row in (*made.ranked, *made.unranked, *made.ineligible):
         table.add_row(
             "-" if row.rank is None else str(row.rank),
             "-" if row.group is None else str(row.group),
-            row.agent,
+            row.agent[:40],
             "-" if row.final is None else f"{row.final:.3f}",
             f"{row.final_low:.3f}-{row.final_high:.3f}",
             "-" if row.success_rate is None else f"{row.success_rate:.3f}",

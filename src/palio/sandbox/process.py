@@ -89,16 +89,10 @@ class SubprocessDriver:
             folder = tempfile.mkdtemp(prefix="palio-run-")
             child = _Child(self._command(spec, url, folder), spec, self._clock)
         except OSError as error:
-            fault = Fault(
-                code=FaultCode.sandbox_launch_failed,
-                what=f"the agent's process cannot be started: {error}"[:300],
-                remedy="free processes, file descriptors or disk, then resume the run",
-            )
-            return SandboxOutcome(
-                reason="launch_failed", fault=fault, usage=SandboxUsage(wall_s=0.0)
-            )
+            return _not_run(f"the agent's process cannot be started: {error}")
         else:
-            return child.watch(stop)
+            outcome = child.watch(stop)
+            return outcome if self._server.alive else _not_run("the broker died during the run")
         finally:
             self._server.unregister(url)
             if folder:
@@ -123,6 +117,15 @@ class SubprocessDriver:
             "result_bytes": spec.limits.result_bytes,
         }
         return _Command([self._python, *flags, str(GUEST / "runner.py")], environment, folder, task)
+
+
+def _not_run(what: str) -> SandboxOutcome:
+    fault = Fault(
+        code=FaultCode.sandbox_launch_failed,
+        what=what[:300],
+        remedy="free processes, file descriptors or disk, then resume the run",
+    )
+    return SandboxOutcome(reason="launch_failed", fault=fault, usage=SandboxUsage(wall_s=0.0))
 
 
 class _Command:

@@ -1,0 +1,107 @@
+"""`palio race` runs, judges and ranks from the command line, and goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from palio.agents.registry import find_agent
+from palio.arena.standings import Standings
+from palio.cli.race import app
+from palio.judging.store import VERDICTS, read_verdicts
+from palio.records import ConfigError, InputError, ResumeError, Suite, from_json
+from palio.rollout.suite import world_of
+from palio.rollout.trial import try_agent
+from palio.suites.files import write_suite
+from palio.world.catalogue import write_catalogue
+from tests.broker.conftest import PROBLEM, tiny_world
+from tests.rollout.agents import small
+
+
+@pytest.fixture
+def arena(tmp_path: Path) -> list[str]:
+    """Options that name a small suite, its catalogue and a run folder."""
+    world, problems = small()
+    write_catalogue(world.catalogue, tmp_path / "catalogue")
+    write_suite(Suite(suite_id="s", version="1", problems=problems[:6]), tmp_path / "suite.json")
+    return [
+        *("--suite", str(tmp_path / "suite.json")),
+        *("--catalogue", str(tmp_path / "catalogue")),
+        *("--out", str(tmp_path / "out"), "--compact"),
+    ]
+
+
+def palio(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_a_race_of_bundled_agents(arena: list[str], tmp_path: Path) -> None:
+    result = palio("--agents", "careful,hasty,crash,oracle", *arena, "--json")
+    made = from_json(result.stdout, Standings)
+    by_name = {row.agent: row for row in (*made.ranked, *made.unranked, *made.ineligible)}
+    assert set(by_name) == {"careful", "hasty", "crash", "oracle"}
+    assert made.ranked[0].agent == "careful"
+    assert by_name["oracle"].successes == 6
+    assert by_name["oracle"].rank is None
+    assert (by_name["crash"].n, by_name["crash"].final) == (6, 0.0)
+    assert "24 runs in" in result.stderr
+    verdicts = list(read_verdicts(tmp_path / "out" / VERDICTS))
+    assert len(verdicts) == 24 * 5
+
+    again = palio("--agents", "careful,hasty,crash,oracle", *arena, "--json")
+    assert "0 runs in" in again.stderr
+    assert "24 were there already" in again.stderr
+    assert json.loads(again.stdout) == json.loads(result.stdout)
+    assert len(list(read_verdicts(tmp_path / "out" / VERDICTS))) == 24 * 5
+    assert json.loads(palio("show", str(tmp_path / "out"), "--json").stdout)["problems"] == 6
+
+
+def test_inline_runs_are_never_ranked(arena: list[str]) -> None:
+    result = palio("--agents", "hasty", *arena, "--inline", "--limit", "2", "--json")
+    made = from_json(result.stdout, Standings)
+    assert not made.ranked
+    assert [row.n for row in made.ineligible] == [2]
+
+
+def test_an_agent_file_and_a_policy(arena: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(Path(find_agent("shortcut").path).read_text())
+    result = palio(
+        *("--agents", str(path), "--policy", "scripted-terse"), *arena, "--limit", "1"
+    )  # fmt: skip
+    assert "mine" in result.stdout
+    assert "scripted-terse" in result.stdout
+
+
+def test_refusals_are_clear(arena: list[str], tmp_path: Path) -> None:
+    assert palio().exit_code == 2
+    with pytest.raises(InputError, match="did you mean careful"):
+        palio("--agents", "carefull", *arena)
+    with pytest.raises(ConfigError, match="choose upstream, oro, strict"):
+        palio("--agents", "hasty", *arena, "--profile", "best")
+    with pytest.raises(InputError, match="no standings"):
+        palio("show", str(tmp_path))
+    palio("--agents", "hasty", *arena, "--limit", "1")
+    with pytest.raises(ResumeError, match=r"seeds: \[0\] -> \[4\]"):
+        palio("--agents", "hasty", *arena, "--limit", "1", "--seed", "4")
+
+
+def test_problems_find_their_world() -> None:
+    world = tiny_world()
+    assert world_of(PROBLEM, {"tiny": world, "b": world}) is world
+    with pytest.raises(ConfigError, match="given are: a, b"):
+        world_of(PROBLEM, {"a": world, "b": world})
+
+
+def test_trying_an_agent_out() -> None:
+    rows = try_agent(find_agent("careful"), problems=3)
+    assert [row["kind"] for row in rows] == ["product", "shop", "voucher"]
+    assert all(row["ending"] == "terminated" for row in rows)
+    assert all(set(row["success"]) == {"upstream", "oro", "strict"} for row in rows)
+    json.dumps(rows)
