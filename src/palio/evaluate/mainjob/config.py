@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
+import msgspec
+
 from palio.records import ConfigError, Record
 
 RACERS = ("careful", "terse", "sloppy", "hasty", "narrator", "classifier", "shortcut", "crash")
 """Eight bundled agents that differ in kind; `shortcut` knows half of the race's answers."""
 
 
-class MainJobConfig(Record, frozen=True, omit_defaults=False):
+class MainJobConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
     """What the main job makes, races, keeps, trains and measures; all in the compact world.
 
     Attributes:
@@ -78,3 +83,27 @@ class MainJobConfig(Record, frozen=True, omit_defaults=False):
             "development": self.development_share,
             "heldout": heldout,
         }
+
+
+def read_config(path: Path | None = None, seed: int | None = None) -> MainJobConfig:
+    """The demo's configuration, changed by a TOML file and by a seed where they are given.
+
+    Raises:
+        ConfigError: the file is no TOML, or has an unknown key or a wrong type.
+    """
+    plain = {}
+    if path is not None:
+        try:
+            plain = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"cannot be read as TOML: {error}", where=str(path)) from error
+    if seed is not None:
+        plain["seed"] = seed
+    try:
+        return msgspec.convert(plain, MainJobConfig).checked()
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"not a configuration of the main job: {error}",
+            where=str(path or ""),
+            remedy=f"the keys are {', '.join(MainJobConfig.__struct_fields__)}",
+        ) from error

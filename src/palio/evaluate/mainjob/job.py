@@ -1,0 +1,166 @@
+"""The main job from nothing: worlds, race, bulk rollout, corpus, training, measurement, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from palio.evaluate.charts import CurvePoint
+from palio.evaluate.mainjob.arena import bulk_shards, run_bulk, run_race
+from palio.evaluate.mainjob.config import MainJobConfig
+from palio.evaluate.mainjob.corpus import build_corpus
+from palio.evaluate.mainjob.learn import BASE, TRAINED, checkpoint, read_curve, train
+from palio.evaluate.mainjob.measure import (
+    measure_floors,
+    measure_policy,
+    open_exam,
+    rollouts_of,
+)
+from palio.evaluate.mainjob.stages import Reporter, Stages
+from palio.evaluate.mainjob.telling import stage_result, tell, versions
+from palio.evaluate.mainjob.worlds import Ground, make_worlds, open_ground
+from palio.evaluate.report import write_report
+from palio.evaluate.report_data import ReportData
+from palio.evaluate.summary import Summary, make_summary, write_summary
+from palio.records import digest
+from palio.train.engine import Engine
+
+SUMMARY, REPORT = "summary.json", "report.html"
+Work = Callable[[Path], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class MainJobResult:
+    """What the main job leaves.
+
+    Attributes:
+        data: everything that the report shows.
+        summary: what summary.json holds.
+        summary_path, report_path: the files.
+    """
+
+    data: ReportData
+    summary: Summary
+    summary_path: Path
+    report_path: Path
+
+
+def run_main_job(config: MainJobConfig, out: Path, reporter: Reporter) -> MainJobResult:
+    """Run the main job in a folder; what is finished there is not run again.
+
+    Raises:
+        ResumeError: the folder holds a job of another configuration.
+        ConfigError: the configuration cannot be.
+    """
+    stages = Stages(out, config.checked(), reporter)
+    job = _Job(config, out, stages, reporter)
+    job.make()
+    job.measure()
+    return job.tell()
+
+
+class _Job:
+    """The stages in their order; each knows only the folders of those before."""
+
+    def __init__(
+        self, config: MainJobConfig, out: Path, stages: Stages, reporter: Reporter
+    ) -> None:
+        self.config, self.out, self.stages = config, out, stages
+        self.results: dict[str, dict[str, Any]] = {}
+        self.advance: Callable[[int, str], None] = reporter.advance
+        self.ground: Ground | None = None
+
+    def _run(self, name: str, work: Work, total: int | None = None, *after: str) -> None:
+        inputs = [digest(self.config), {each: self.results[each] for each in after}]
+        self.results[name] = self.stages.run(name, inputs, work, total=total)
+
+    def make(self) -> None:
+        """Worlds, race, trajectories, corpus and checkpoints."""
+        config, out, advance = self.config, self.out, self.advance
+        self._run(
+            "world",
+            lambda folder: make_worlds(config, folder, lambda done: advance(done, "worlds")),
+            config.catalogues + 1,
+        )
+        ground = self.ground = open_ground(out / "world")
+        races = len(config.racers) * len(ground.race)
+        self._run("race", lambda folder: run_race(config, ground, folder, advance), races, "world")
+        shards = len(bulk_shards(config, ground))
+        self._run("bulk", lambda folder: run_bulk(config, ground, folder, advance), shards, "world")
+        rows = self.results["race"]["runs"] + self.results["bulk"]["trajectories"]
+        sources = [out / "race", out / "bulk"]
+        self._run(
+            "corpus",
+            lambda folder: build_corpus(config, ground, sources, folder, advance),
+            rows,
+            "race",
+            "bulk",
+        )
+        self._run(
+            "train", lambda folder: train(config, out / "corpus", folder, advance), 100, "corpus"
+        )
+
+    def measure(self) -> None:
+        """Floors, the base and the trained policy on the same held-out problems."""
+        config, ground = self.config, self._ground()
+        self._run("floors", lambda folder: measure_floors(config, ground, folder), None, "world")
+        for name, label in ((BASE, "base"), (TRAINED, "after SFT")):
+
+            def work(folder: Path, name: str = name, label: str = label) -> dict[str, Any]:
+                with Engine(checkpoint(self.out / "train", name)) as engine:
+                    return measure_policy(label, name, engine, config, ground, folder, self.advance)
+
+            self._run(name, work, rollouts_of(config), "world", "train")
+
+    def tell(self) -> MainJobResult:
+        """Write the report and the summary; cheap, so done anew each time."""
+        marks = self.stages.marks
+        seconds = {name: mark.seconds for name, mark in marks.items()}
+        stages = (
+            stage_result(
+                "base",
+                self.out / BASE,
+                note="copy, look-up and equality documents",
+                seconds=seconds[BASE],
+            ),
+            stage_result(
+                "after SFT",
+                self.out / TRAINED,
+                note=self.results["train"]["note"],
+                seconds=seconds["train"] + seconds[TRAINED],
+            ),
+        )
+        curve: tuple[CurvePoint, ...] = read_curve(self.out / "train")
+        data = tell(
+            self.config,
+            self._ground(),
+            open_exam(self.config, self._ground()),
+            self.out,
+            stages=stages,
+            curve=curve,
+            results=self.results,
+            seconds=seconds,
+        )
+        summary = make_summary(
+            data.stages,
+            data.floors,
+            (*data.comparisons, *data.against_base),
+            seconds=round(self.stages.seconds, 1),
+            peak_rss_mb=self.stages.peak_rss_mb,
+            seeds={"job": self.config.seed},
+            versions=versions(),
+            stage_seconds=seconds,
+            digests={"config": digest(self.config), "suite": self.results["world"]["suite"]},
+        )
+        return MainJobResult(
+            data=data,
+            summary=summary,
+            summary_path=write_summary(summary, self.out / SUMMARY),
+            report_path=write_report(data, self.out / REPORT),
+        )
+
+    def _ground(self) -> Ground:
+        assert self.ground is not None, "make() runs before measure() and tell()"
+        return self.ground
