@@ -12,6 +12,7 @@ import pytest
 from palio.broker.claim import MAX_SENTENCES
 from palio.broker.session import Session
 from palio.records import Ending
+from tests.broker.conftest import Replies, completion
 
 Open = Callable[..., Session]
 
@@ -73,6 +74,37 @@ def test_one_recorded_call_backs_one_claimed_call(searched: tuple[Session, Any])
     search = call("find_product", {"q": "mug"}, found)
     (sentence,) = session.close(claim=[step(search, search, ANSWER, END)]).differences
     assert "never happened" in sentence
+
+
+def test_a_failed_call_may_be_claimed_or_left_out(open_session: Open) -> None:
+    for claimed in (True, False):
+        session = open_session()
+        reply = json.loads(session.dispatch("find_product", "{broken").result)
+        failed = call("find_product", {"arguments": "{broken"}, reply)
+        assert session.close(claim=[step(failed)] if claimed else [step()]).differences == ()
+
+
+@pytest.mark.parametrize(
+    ("shown", "forged"),
+    [
+        ("{result}", False),
+        ("{result}\nWarning: something", False),
+        (" {result} ", False),
+        ("[]", True),
+        ("", True),
+        ("{result}, and 1 costs nothing", True),
+    ],
+)
+def test_what_the_model_is_shown_is_compared(open_session: Open, shown: str, forged: bool) -> None:
+    session = open_session(Replies(completion("", ("c1", "find_product", '{"q":"mug"}'))))
+    ask = [{"role": "user", "content": "a red mug"}]
+    said = session.complete({"messages": ask})["choices"][0]["message"]
+    result = session.dispatch("find_product", '{"q":"mug"}', "c1").result
+    tool = {"role": "tool", "tool_call_id": "c1", "content": shown.replace("{result}", result)}
+    session.complete({"messages": [*ask, said, tool]})
+    differences = session.close().differences
+    assert bool(differences) is forged
+    assert all("event 2 shows the model another result" in each for each in differences)
 
 
 def test_a_missing_call_is_named(searched: tuple[Session, Any]) -> None:

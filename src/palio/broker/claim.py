@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from palio.broker.ledger import argument_key
 from palio.broker.record import given_answer
 from palio.broker.wire import load_json, plain_json
-from palio.records import DispatchEvent, Event, InputError
+from palio.records import DispatchEvent, Event, InputError, Message
 
 MAX_SENTENCES = 20
 """A forged dialogue of 10,000 steps must not fill the record; the rest is counted."""
@@ -52,7 +52,7 @@ def compare_claim(claim: Any, events: Sequence[Event], answer: Any) -> ClaimRepo
     """
     if not isinstance(claim, list):
         return ClaimReport(answer, False, ())
-    dispatches = [event for event in events if isinstance(event, DispatchEvent) and not event.error]
+    dispatches = [event for event in events if isinstance(event, DispatchEvent)]
     calls = list(_claimed_calls(claim))
     if not claim and dispatches:
         note = f"the returned dialogue is empty, the record holds {len(dispatches)} calls"
@@ -81,18 +81,65 @@ def _match(
         waiting.setdefault(key, []).append(event)
     sentences = []
     for call in calls:
-        queue = waiting.get((call.tool, argument_key(call.tool, plain_json(call.arguments))))
-        if not queue:
+        taken = _taken(call, waiting)
+        if taken is None:
             sentences.append(_never_happened(call))
-            continue
-        event = queue.pop(0)
-        if call.result is not None and not _same_result(call.result, event.result):
+        elif call.result is not None and not _same_result(call.result, taken.result):
             sentences.append(
-                f"step {call.step} claims another result of {call.name()} than event {event.seq} "
+                f"step {call.step} claims another result of {call.name()} than event {taken.seq} "
                 "holds"
             )
-    left = [event for queue in waiting.values() for event in queue]
+    # A call that failed is worth no complaint when it is left out: nothing was learned from it.
+    left = [event for queue in waiting.values() for event in queue if not event.error]
     return sentences, sorted(left, key=lambda event: event.seq)
+
+
+def _taken(
+    call: _ClaimedCall, waiting: dict[tuple[str, str], list[DispatchEvent]]
+) -> DispatchEvent | None:
+    """The earliest recorded call that the claimed one may mean, now used up."""
+    forms = [plain_json(call.arguments)]
+    if isinstance(call.arguments, Mapping) and len(call.arguments) == 1:
+        # What a model wrote as arguments and is no JSON can only be claimed as text.
+        forms += [text for text in call.arguments.values() if isinstance(text, str)]
+    for form in forms:
+        queue = waiting.get((call.tool, argument_key(call.tool, form)))
+        if queue:
+            return queue.pop(0)
+    return None
+
+
+def shown_differences(events: Sequence[Event]) -> tuple[str, ...]:
+    """Where the tool results that the model was shown are not those that the tools gave.
+
+    Only messages of role "tool" whose id names one recorded call are compared; text that an agent
+    puts into user messages is its own.
+    """
+    given: dict[str, list[DispatchEvent]] = {}
+    sentences = []
+    for event in events:
+        if isinstance(event, DispatchEvent):
+            if event.call_id:
+                given.setdefault(event.call_id, []).append(event)
+            continue
+        for message in event.request:
+            named = given.get(message.tool_call_id or "", ())
+            if message.role == "tool" and named and not any(_shows(message, d) for d in named):
+                sentences.append(
+                    f"event {event.seq} shows the model another result of "
+                    f"{_event_name(named[-1])} than the tool gave"
+                )
+    return _capped(sentences)
+
+
+def _shows(message: Message, event: DispatchEvent) -> bool:
+    text = message.content or ""
+    if _same_result(text, event.result):
+        return True
+    try:
+        return bool(load_json(text) == load_json(event.result))
+    except (InputError, RecursionError):
+        return False
 
 
 def _never_happened(call: _ClaimedCall) -> str:

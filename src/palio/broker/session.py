@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from palio import __version__
-from palio.broker.claim import compare_claim
+from palio.broker.claim import compare_claim, shown_differences
 from palio.broker.conversation import build_messages
 from palio.broker.ending import decide_ending
 from palio.broker.limits import ARGUMENT_BYTES, Limits
@@ -339,7 +339,7 @@ class Session:
             answer=report.answer,
             ending=ending,
             fault=fault,
-            differences=report.differences,
+            differences=(*report.differences, *shown_differences(events)),
             suite_id=self.suite_id,
             catalogue=self.world.catalogue.catalogue_id,
             catalogue_digest=self.world.catalogue.digest,

@@ -44,9 +44,8 @@ def run_problem(
 ) -> Trajectory:
     """Run one agent on one problem and give the host's record of it.
 
-    Whatever the agent, the model server or the machine does is in the record, as its ending and
-    fault; nothing of it is raised. A host-side policy (`spec.path` is "") is the oracle and is
-    never eligible.
+    What the agent, the model server or the machine does wrong is the record's ending and fault;
+    nothing of it is raised. An empty `spec.path` means the host-side oracle, never eligible.
 
     Args:
         spec: the agent.
@@ -65,16 +64,9 @@ def run_problem(
     Raises:
         StoppedError: `stop` was set before the run ended.
     """
-    limits = limits or Limits()
     capabilities = driver.capabilities
     session = Session(
-        agent_ref(spec),
-        problem,
-        world,
-        upstream,
-        limits,
-        seed + spec.seed,
-        clock,
+        *(agent_ref(spec), problem, world, upstream, limits, seed + spec.seed, clock),
         attempt=attempt,
         sampling=spec.sampling,
         settings=_settings(world.config, tuple(tools)),
@@ -82,17 +74,22 @@ def run_problem(
         isolation=capabilities.isolation,
         eligible=spec.eligible and capabilities.ranked and spec.path != "",
     )
-    if not spec.path:
-        return oracle_answer(session)
+    return _sandboxed(spec.path, driver, session, stop) if spec.path else oracle_answer(session)
+
+
+def _sandboxed(
+    path: str, driver: Driver, session: Session, stop: threading.Event | None
+) -> Trajectory:
     sandbox = SandboxSpec(
-        agent=spec.path,
-        problem=problem.public(),
-        limits=SandboxLimits(seconds=limits.seconds),
+        agent=path,
+        problem=session.problem.public(),
+        limits=SandboxLimits(seconds=session.limits.seconds),
         seed=session.seed,
     )
     outcome = _shielded_run(driver, sandbox, session, stop)
     if outcome.reason == "killed":
-        raise StoppedError("the run was stopped", where=f"{spec.name} on {problem.problem_id}")
+        where = f"{session.agent.name} on {session.problem.problem_id}"
+        raise StoppedError("the run was stopped", where=where)
     return session.close(outcome.ending, outcome.fault, outcome.claim)
 
 

@@ -130,8 +130,8 @@ def run_suite(
     """Run all jobs that have no record in `out` yet; at most `concurrency` at a time.
 
     A run that infrastructure failed is tried again, at most `retries` times in one call; each
-    attempt is kept, with its number. On KeyboardInterrupt the running agents are killed, nothing
-    of them is recorded, and the interrupt is raised again.
+    attempt is kept, with its number. On KeyboardInterrupt running agents are killed, nothing of
+    them is recorded, and the interrupt is raised again; `stop` does the same, with a report.
 
     Args:
         jobs: what to run, in order.
@@ -139,63 +139,83 @@ def run_suite(
         driver: how agents' files are run.
         upstream: who answers model calls.
         limits: budget and wall clock of each run.
-        tools: names of the tools that the policy harness is told about.
         concurrency: runs at a time.
         retries: see above.
-        config: further settings that decide outcomes, compared on resume beside the derived ones.
+        tools: names of the tools that the policy harness is told about.
+        config: further settings that decide outcomes, compared on resume beside `suite_config`.
         command: how to run the same again, for messages.
         progress: called from this thread after each job.
-        stop: set it to stop as KeyboardInterrupt does, but with a report.
+        stop: see above.
         clock: seconds.
 
     Raises:
         ResumeError: `out` holds runs of another configuration.
         ConfigError: two jobs are the same run, or another process is running in `out`.
     """
-    queue = list(jobs)
-    _check_distinct(queue)
-    limits = limits or Limits()
-    stop = stop or threading.Event()
+    asked = (list(jobs), driver, upstream, limits or Limits(), tuple(tools), retries)
+    suite = _Suite(*asked, stop or threading.Event())
+    _check_distinct(suite.jobs)
+    settings = {**suite.config(), **(config or {})}
     started = clock()
-    out = Path(out)
-    with Journal(out) as journal:
-        settings = {**suite_config(queue, driver, limits, tools), **(config or {})}
-        hold_config(out, "suite-run", settings, command)
-        (out / MANIFEST).unlink(missing_ok=True)
-        open_jobs = [job for job in queue if not _is_done(job, journal)]
+    with Journal(Path(out)) as journal:
+        hold_config(Path(out), "suite-run", settings, command)
+        (Path(out) / MANIFEST).unlink(missing_ok=True)
+        report = suite.run(journal, concurrency, progress)
+        report = msgspec.structs.replace(report, seconds=round(clock() - started, 3))
+        if not report.stopped:
+            _write_manifest(Path(out), settings, report)
+    return report
+
+
+@dataclass(frozen=True)
+class _Suite:
+    """What `run_suite` was asked for."""
+
+    jobs: list[Job]
+    driver: Driver
+    upstream: Upstream | None
+    limits: Limits
+    tools: tuple[str, ...]
+    retries: int
+    stop: threading.Event
+
+    def config(self) -> dict[str, Any]:
+        return suite_config(self.jobs, self.driver, self.limits, self.tools)
+
+    def run(
+        self, journal: Journal, concurrency: int, progress: Callable[[Progress], None] | None
+    ) -> SuiteReport:
+        waiting = [job for job in self.jobs if not _is_done(job, journal)]
 
         def work(job: Job) -> list[Trajectory]:
-            return _attempts(job, journal, retries, stop, run)
+            return _attempts(job, journal, self.retries, self.stop, self.attempt)
 
-        def run(job: Job, attempt: int) -> Trajectory:
-            return run_problem(
-                job.spec,
-                job.problem,
-                job.world,
-                driver=driver,
-                upstream=upstream,
-                limits=limits,
-                seed=job.seed,
-                attempt=attempt,
-                suite_id=job.suite_id,
-                tools=tools,
-                stop=stop,
-            )
-
-        made = _run_all(open_jobs, work, concurrency, stop, progress, len(queue))
-        report = SuiteReport(
-            jobs=len(queue),
+        made = _run_all(waiting, work, concurrency, self.stop, progress, len(self.jobs))
+        return SuiteReport(
+            jobs=len(self.jobs),
             ran=sum(1 for trajectories in made if trajectories),
-            skipped=len(queue) - len(open_jobs),
-            unscored=sum(1 for job in queue if not _is_done(job, journal)),
+            skipped=len(self.jobs) - len(waiting),
+            unscored=sum(1 for job in self.jobs if not _is_done(job, journal)),
             endings=dict(Counter(str(t.ending) for each in made for t in each)),
-            seconds=round(clock() - started, 3),
+            seconds=0.0,
             notes=journal.torn,
-            stopped=stop.is_set(),
+            stopped=self.stop.is_set(),
         )
-        if not report.stopped:
-            _write_manifest(out, settings, report)
-    return report
+
+    def attempt(self, job: Job, attempt: int) -> Trajectory:
+        return run_problem(
+            job.spec,
+            job.problem,
+            job.world,
+            driver=self.driver,
+            upstream=self.upstream,
+            limits=self.limits,
+            seed=job.seed,
+            attempt=attempt,
+            suite_id=job.suite_id,
+            tools=self.tools,
+            stop=self.stop,
+        )
 
 
 def suite_config(
