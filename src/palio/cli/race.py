@@ -222,8 +222,8 @@ def _show(made: Standings, *, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
-    agent = Column("agent", no_wrap=True)
-    table = Table("rank", "tie", agent, "final", "95 %", "success", "quality", "n", "unscored")
+    names = ("rank", "tie", "agent", "final", "95 %", "success", "quality", "n", "open")
+    table = Table(*(Column(name, no_wrap=True) for name in names))
     for row in (*made.ranked, *made.unranked, *made.ineligible):
         table.add_row(
             "-" if row.rank is None else str(row.rank),
@@ -234,6 +234,6 @@ def _show(made: Standings, *, as_json: bool) -> None:
             "-" if row.success_rate is None else f"{row.success_rate:.3f}",
             "-" if row.mean_quality is None else f"{row.mean_quality:.2f}",
             str(row.n),
-            str(row.unscored),
+            str(row.unscored + row.unjudged),
         )
     Console().print(table)
