@@ -36,6 +36,9 @@ def test_toml_overrides_defaults(tmp_path: Path) -> None:
         ("agentic = 0.1", "below agentic"),
         ('axes = ["agent"]', "axes"),
         ("token_budget = 0", "positive"),
+        ("near_duplicates = 1.1", "outside 0 to 1"),
+        ("validators = 0", "at least 1"),
+        ('scrub = ["names"]', "scrub"),
         ("[fractions]\ntrain = 0.5", "fractions"),
         ("[fractions]\ntrain = 0.5\ntest = 0.5", "'test'"),
         ("[weights]\nlength = 1.0", "length"),
@@ -64,6 +67,8 @@ def test_the_digest_covers_every_field() -> None:
         "token_budget": 1, "bytes_per_token": 2.0, "count_tools": False, "terminal_tools": (),
         "per_problem": 1, "weights": msgspec.structs.replace(base.weights, depth=0.0),
         "edges": (), "fractions": {"train": 1.0}, "salt": "x", "keep_bodies": False,
+        "unanimous": True, "validators": 2, "per_cluster": 1, "same_calls": True,
+        "near_duplicates": 0.9, "scrub": ("secrets",), "phone_region": "",
         "pipeline": "2",
     }  # fmt: skip
     assert changes.keys() == {field.name for field in msgspec.structs.fields(CorpusConfig)}

@@ -19,15 +19,27 @@ import msgspec
 from palio import __version__
 from palio.corpus.check import check_corpus
 from palio.corpus.config import POOLS, CorpusConfig, checked
+from palio.corpus.earlier import Earlier
 from palio.corpus.funnel import FUNNEL, AgentCount, Funnel, Tally
 from palio.corpus.gates import Drop, TokenCount, row_steps
 from palio.corpus.judged import Judged
 from palio.corpus.lineage import PROVENANCE, lineage_of
+from palio.corpus.neighbours import distinct
 from palio.corpus.rows import RowWriter, row_of
 from palio.corpus.screening import KNOWN, READ, Screening, Steps
-from palio.corpus.selection import Candidate, Selected, best_of_each_problem, without_duplicates
+from palio.corpus.scrub import Scrubber, placeholders
+from palio.corpus.selection import Candidate, Selected, capped
 from palio.corpus.spool import RejectWriter, Spool
-from palio.records import InputError, Problem, Provenance, Reject, digest, from_json, to_json
+from palio.records import (
+    InputError,
+    Message,
+    Problem,
+    Provenance,
+    Reject,
+    digest,
+    from_json,
+    to_json,
+)
 from palio.suites.clusters import by_id, leak_clusters
 from palio.suites.pools import assign_pools
 from palio.world.artefacts import MANIFEST, file_digest, write_lines, write_manifest
@@ -44,6 +56,7 @@ def build(
     *,
     inputs: Mapping[str, str] | None = None,
     previous: Mapping[str, str] | None = None,
+    earlier: Earlier | None = None,
     count: TokenCount | None = None,
     unread: Sequence[Reject] = (),
     progress: Callable[[int], None] | None = None,
@@ -61,6 +74,7 @@ def build(
         out: the corpus folder; an older corpus in it is replaced.
         inputs: name -> digest of the input files, for the manifest.
         previous: problem id -> pool that must not change (`read_pools` of an earlier corpus).
+        earlier: rows that an earlier build with the same configuration judged and gated.
         count: exact tokens of a row; asked only about rows whose bytes exceed the budget.
         unread: lines that the reader of `judged` could not decode; it may still grow while the
             stream is read. They are counted as the first step.
@@ -73,12 +87,17 @@ def build(
         ConfigError: the configuration contradicts itself.
         IntegrityError: the pools leak, or a row was lost; an older corpus stays as it was.
     """
+    if config.scrub:
+        scrubber = Scrubber(config.scrub, config.phone_region)
+        judged, problems = map(scrubber.judged, judged), map(scrubber.problem, problems)
     plan = _planned(problems, checked(config), previous)
     with _staged(out) as stage:
-        funnel, found = _assemble(stage, judged, plan, row_steps(count), unread, progress)
+        came = _Incoming(judged, earlier or Earlier(()), unread, progress)
+        funnel, found, scrubbed = _assemble(stage, came, plan, row_steps(count))
         write_lines(stage / FUNNEL, [msgspec.json.format(to_json(funnel)), b"\n"])
         write_lines(stage / POOL_FILE, [msgspec.json.format(to_json(plan.pool_of)), b"\n"])
-        manifest = _manifest(stage, config, funnel, {**(inputs or {}), **found})
+        counts = funnel.counts() | {f"scrubbed:{kind}": n for kind, n in scrubbed.items()}
+        manifest = _manifest(stage, config, counts, {**(inputs or {}), **found})
         _publish(stage, out)
     write_manifest(manifest, out / MANIFEST)
     return funnel
@@ -93,6 +112,15 @@ class _Plan(NamedTuple):
     pool_of: dict[str, str]
 
 
+class _Incoming(NamedTuple):
+    """What enters a build, and whom to tell about it."""
+
+    judged: Iterable[Judged]
+    earlier: Earlier
+    unread: Sequence[Reject]
+    progress: Callable[[int], None] | None
+
+
 def _planned(
     problems: Iterable[Problem], config: CorpusConfig, previous: Mapping[str, str] | None
 ) -> _Plan:
@@ -103,41 +131,42 @@ def _planned(
 
 
 def _assemble(
-    stage: Path,
-    judged: Iterable[Judged],
-    plan: _Plan,
-    steps: Steps,
-    unread: Sequence[Reject],
-    progress: Callable[[int], None] | None,
-) -> tuple[Funnel, dict[str, str]]:
-    """Make the pool files in `stage` and check them; gives the funnel and the input digests."""
+    stage: Path, came: _Incoming, plan: _Plan, steps: Steps
+) -> tuple[Funnel, dict[str, str], Counter[str]]:
+    """Make and check the pool files in `stage`.
+
+    Gives the funnel, the input digests, and how many values each kind of placeholder stands for.
+    """
     tally = Tally((READ, KNOWN, *(name for name, _ in steps), DUPLICATES, CAP))
     with ExitStack() as files:
         spool = files.enter_context(closing(Spool(stage / "spool")))
         writer = RejectWriter(stage, keep_bodies=plan.config.keep_bodies)
         rejects = files.enter_context(closing(writer))
-        screening = Screening(plan.problems, plan.config, steps, spool, rejects, tally)
-        survivors = _screened(screening, judged, progress)
-        _count_unread(unread, tally, rejects)
-        kept = _chosen(survivors, plan.config, tally, spool, rejects)
-        _write_pools(stage, kept, spool, plan)
+        total, refuse = came.earlier.total or "", came.earlier.refuse
+        screening = Screening(
+            *(plan.problems, plan.config, steps, spool, rejects, tally), refuse=refuse, total=total
+        )
+        survivors = _screened(screening, came)
+        _count_unread(came.unread, tally, rejects)
+        kept = _chosen(survivors, plan, tally, spool, rejects)
+        scrubbed = _write_pools(stage, kept, spool, plan)
     counts = check_corpus(stage, plan.problems)
     agents = _agents(screening.agents, kept)
     funnel = Funnel(steps=tally.steps(), pools=counts, agents=agents).check()
-    problems = digest(list(plan.problems.values()))
-    return funnel, {"trajectories": screening.digest(), "problems": problems}
+    found = {"problems": digest(list(plan.problems.values()))}
+    if came.earlier.total is not None:
+        found["trajectories"] = screening.digest()
+    return funnel, found, scrubbed
 
 
-def _screened(
-    screening: Screening, judged: Iterable[Judged], progress: Callable[[int], None] | None
-) -> list[Candidate]:
-    survivors = []
-    for number, row in enumerate(judged, start=1):
-        candidate = screening.screen(row)
-        if candidate is not None:
+def _screened(screening: Screening, came: _Incoming) -> list[Candidate]:
+    settled = (screening.settle(row) for row in came.earlier.rows)
+    survivors = [candidate for candidate in settled if candidate is not None]
+    for number, judged in enumerate(came.judged, start=1):
+        if (candidate := screening.screen(judged)) is not None:
             survivors.append(candidate)
-        if progress is not None:
-            progress(number)
+        if came.progress is not None:
+            came.progress(number)
     return survivors
 
 
@@ -154,7 +183,7 @@ def _count_unread(unread: Sequence[Reject], tally: Tally, rejects: RejectWriter)
 
 def _chosen(
     survivors: list[Candidate],
-    config: CorpusConfig,
+    plan: _Plan,
     tally: Tally,
     spool: Spool,
     rejects: RejectWriter,
@@ -172,12 +201,16 @@ def _chosen(
             rejects.write(step, drop, ids, spool.body(row.place))
         return kept
 
-    rows = apply(DUPLICATES, without_duplicates(rows))
-    return apply(CAP, best_of_each_problem(rows, config.per_problem))
+    def read(row: Candidate) -> Sequence[Message]:
+        return spool.judged(row.place).trajectory.messages
+
+    rows = apply(DUPLICATES, distinct(rows, plan.config, plan.cluster_of, read))
+    return apply(CAP, capped(rows, plan.config, plan.cluster_of))
 
 
-def _write_pools(stage: Path, kept: Sequence[Candidate], spool: Spool, plan: _Plan) -> None:
-    """Write every kept row to its pool, in order of trajectory id."""
+def _write_pools(stage: Path, kept: Sequence[Candidate], spool: Spool, plan: _Plan) -> Counter[str]:
+    """Write every kept row to its pool, in order of trajectory id; counts scrubbed values."""
+    scrubbed: Counter[str] = Counter()
     with ExitStack() as files:
         writers = {pool: files.enter_context(closing(RowWriter(stage, pool))) for pool in POOLS}
         lineage = files.enter_context((stage / PROVENANCE).open("wb"))
@@ -187,6 +220,9 @@ def _write_pools(stage: Path, kept: Sequence[Candidate], spool: Spool, plan: _Pl
             cluster = plan.cluster_of[candidate.problem_id]
             writers[pool].write(row_of(judged.trajectory, cluster))
             lineage.write(to_json(lineage_of(judged, candidate, pool, cluster)) + b"\n")
+            if plan.config.scrub:
+                scrubbed.update(placeholders(to_json(judged.trajectory.messages).decode()))
+    return scrubbed
 
 
 def _agents(taken: Counter[str], kept: Sequence[Candidate]) -> dict[str, AgentCount]:
@@ -216,7 +252,7 @@ def _publish(stage: Path, out: Path) -> None:
 
 
 def _manifest(
-    stage: Path, config: CorpusConfig, funnel: Funnel, inputs: dict[str, str]
+    stage: Path, config: CorpusConfig, counts: dict[str, int], inputs: dict[str, str]
 ) -> Provenance:
     return Provenance(
         kind="corpus",
@@ -225,7 +261,7 @@ def _manifest(
         config_digest=config.digest(),
         inputs=inputs,
         outputs={path.name: file_digest(path) for path in sorted(stage.iterdir())},
-        counts=funnel.counts(),
+        counts=counts,
     )
 
 

@@ -53,6 +53,14 @@ class CorpusConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fiel
         fractions: pool -> share of the split units.
         salt: another salt is another split.
         keep_bodies: whether rejects.jsonl.zst holds whole trajectories or only their ids.
+        unanimous: whether the judges that scored an outcome under one profile must agree on it.
+        validators: least number of different judges that scored the outcome profile.
+        per_cluster: most rows of one leak cluster; its problems take turns; 0 = no cap.
+        same_calls: whether equal call sequences within a cluster are one row.
+        near_duplicates: shingle similarity within a cluster from which the lower-ranked row goes,
+            in (0, 1]; 0 switches it off.
+        scrub: what is replaced by placeholders in every text: "secrets", "personal".
+        phone_region: country whose telephone numbers are known without their prefix, "" = none.
     """
 
     agentic: float = 0.9
@@ -74,6 +82,13 @@ class CorpusConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fiel
     fractions: dict[str, float] = msgspec.field(default_factory=lambda: dict(DEFAULT_FRACTIONS))
     salt: str = DEFAULT_SALT
     keep_bodies: bool = True
+    unanimous: bool = False
+    validators: int = 1
+    per_cluster: int = 0
+    same_calls: bool = False
+    near_duplicates: float = 0.0
+    scrub: tuple[Literal["secrets", "personal"], ...] = ()
+    phone_region: str = "PH"
     pipeline: str = PIPELINE_VERSION
 
     def digest(self) -> str:
@@ -104,6 +119,7 @@ def checked(config: CorpusConfig) -> CorpusConfig:
         "subtask": config.subtask,
         "coefficient": config.coefficient,
         "thinking": config.thinking,
+        "near_duplicates": config.near_duplicates,
     }
     for name, value in unit.items():
         if not 0 <= value <= 1:
@@ -112,6 +128,8 @@ def checked(config: CorpusConfig) -> CorpusConfig:
         raise ConfigError(f"subtask = {config.subtask} must be below agentic = {config.agentic}")
     if config.token_budget < 1 or not config.bytes_per_token > 0 or config.per_problem < 0:
         raise ConfigError("token_budget, bytes_per_token and per_problem must be positive")
+    if config.validators < 1 or config.per_cluster < 0:
+        raise ConfigError("validators must be at least 1, per_cluster at least 0")
     check_fractions(config.fractions)
     unknown = sorted(set(config.fractions) - set(POOLS))
     if unknown:

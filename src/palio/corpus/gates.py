@@ -148,6 +148,30 @@ def good_outcome(judged: Judged, config: CorpusConfig) -> Drop | None:
     return Drop(reason="outcome_failed", detail="; ".join(verdict.notes))
 
 
+def agreed(judged: Judged, config: CorpusConfig) -> Drop | None:
+    """Enough different judges scored the outcome, and where asked for, all say the same.
+
+    A verdict without a score is no opinion. A judge is its whole `JudgeId`, so another version is
+    another judge. With outcome "none" every profile must be agreed upon, since its label is kept.
+    """
+    if config.validators <= 1 and not config.unanimous:
+        return None
+    scored = [verdict for verdict in judged.verdicts.outcomes if verdict.status == "scored"]
+    every = {verdict.profile for verdict in scored}
+    for profile in sorted(every) if config.outcome == "none" else (config.outcome,):
+        yes = {v.judge for v in scored if v.profile == profile and v.success}
+        no = {v.judge for v in scored if v.profile == profile and not v.success}
+        judges = len(yes | no)
+        if 0 < judges < config.validators:
+            detail = f"{judges} of at least {config.validators} scored {profile}"
+            return Drop(reason="too_few_validators", detail=detail)
+        if config.unanimous and yes and no:
+            names = ", ".join(sorted(f"{judge.name} {judge.version}" for judge in no)[:3])
+            detail = f"{len(yes)} of {judges} judges say success, not {names}"
+            return Drop(reason="not_unanimous", detail=detail)
+    return None
+
+
 def good_reasoning(judged: Judged, config: CorpusConfig) -> Drop | None:
     """The reasoning coefficient reaches the gate; an unjudged row cannot."""
     if config.coefficient <= 0:
@@ -208,7 +232,7 @@ def row_steps(count: TokenCount | None = None) -> tuple[tuple[str, tuple[Gate, .
         ("scored", (scored,)),
         ("hard rejects", (*hard, within_budget(count))),
         ("axis", (on_axis,)),
-        ("outcome", (good_outcome,)),
+        ("outcome", (agreed, good_outcome)),
         ("reasoning", (good_reasoning,)),
         ("grounding", (grounded,)),
         ("format", (good_format,)),

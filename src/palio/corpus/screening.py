@@ -8,19 +8,22 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from palio.corpus.config import CorpusConfig
 from palio.corpus.conversation import conversation_digest
+from palio.corpus.earlier import Settled
 from palio.corpus.funnel import Tally
 from palio.corpus.gates import Drop, Gate
 from palio.corpus.judged import Judged
 from palio.corpus.ranking import signals
 from palio.corpus.selection import Candidate
 from palio.corpus.spool import RejectWriter, Spool
-from palio.records import Problem, to_json
+from palio.records import Problem, Trajectory, from_json, to_json
 from palio.suites.keys import normalise_text
 
 READ = "read"
 """The step that decodes a line."""
 KNOWN = "known"
 """The step that refers a row to its problem."""
+TAKEN_DOWN = "taken_down"
+"""Reason of a row whose source was taken down: counted, and kept by its ids alone."""
 
 Steps = Sequence[tuple[str, tuple[Gate, ...]]]
 
@@ -40,6 +43,9 @@ class Screening:
         spool: Spool,
         rejects: RejectWriter,
         tally: Tally,
+        *,
+        refuse: Gate | None = None,
+        total: str = "",
     ) -> None:
         self.agents: Counter[str] = Counter()
         self._config = config
@@ -49,7 +55,8 @@ class Screening:
         self._tally = tally
         self._queries = {name: normalise_text(p.query) for name, p in problems.items()}
         self._seen: set[str] = set()
-        self._sum = 0
+        self._sum = int(total.rpartition(":")[2] or "0", 16)
+        self._refuse = refuse
 
     def screen(self, judged: Judged) -> Candidate | None:
         """The candidate that a row becomes; None when it was rejected, counted and kept aside."""
@@ -62,8 +69,29 @@ class Screening:
         step, drop = self._judge(judged)
         if drop is not None:
             ids = (trajectory.trajectory_id, trajectory.problem_id, trajectory.agent.name)
-            self._rejects.write(step, drop, ids, body)
+            self._rejects.write(step, drop, ids, b"null" if drop.reason == TAKEN_DOWN else body)
             return None
+        return self._candidate(trajectory, body)
+
+    def settle(self, row: Settled) -> Candidate | None:
+        """Count a row as the earlier build decided; the candidate that it becomes, if it passed."""
+        if row.step != READ:
+            self.agents[row.ids[2]] += 1
+        for step in (READ, KNOWN, *(name for name, _ in self._steps)):
+            self._tally.take(step)
+            if row.drop is not None and row.step == step:
+                self._tally.drop(step, row.drop.reason)
+                self._rejects.write(step, row.drop, row.ids, row.body)
+                break
+            self._tally.keep(step)
+        if row.step not in (READ, KNOWN):
+            self._seen.add(row.ids[0])
+        if row.drop is not None:
+            return None
+        judged = from_json(row.body, Judged, where=row.ids[0])
+        return self._candidate(judged.trajectory, row.body)
+
+    def _candidate(self, trajectory: Trajectory, body: bytes) -> Candidate:
         measured = signals(trajectory.messages)
         return Candidate(
             trajectory_id=trajectory.trajectory_id,
@@ -77,7 +105,7 @@ class Screening:
 
     def _judge(self, judged: Judged) -> tuple[str, Drop | None]:
         """The step that rejects the row and why; ("", None) when every step keeps it."""
-        drop = self._count(KNOWN, (self._stranger(judged),))
+        drop = self._count(KNOWN, self._strangers(judged))
         if drop is not None:
             return KNOWN, drop
         for step, gates in self._steps:
@@ -94,6 +122,11 @@ class Screening:
         else:
             self._tally.drop(step, drop.reason)
         return drop
+
+    def _strangers(self, judged: Judged) -> Iterable[Drop | None]:
+        if self._refuse is not None:
+            yield self._refuse(judged, self._config)
+        yield self._stranger(judged)
 
     def _stranger(self, judged: Judged) -> Drop | None:
         """A row of no known problem, of another wording of it, or one that came before."""

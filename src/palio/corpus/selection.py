@@ -1,11 +1,12 @@
-"""Of rows that passed the gates: one of each conversation, the best of each problem."""
+"""Of rows that passed the gates: one of each conversation, the best of each problem and cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from palio.corpus.config import CorpusConfig
 from palio.corpus.gates import Drop
 from palio.corpus.ranking import Signals
 
@@ -63,3 +64,39 @@ def best_of_each_problem(candidates: Sequence[Candidate], most: int) -> Selected
             detail = f"rank {rank} of {len(ranked)}, score {candidate.score:.4f}"
             dropped.append((candidate, Drop(reason="over_cap", detail=detail)))
     return sorted(kept, key=lambda c: c.trajectory_id), dropped
+
+
+def best_of_each_cluster(
+    candidates: Sequence[Candidate], most: int, cluster_of: Mapping[str, str]
+) -> Selected:
+    """Keep at most `most` candidates of each leak cluster; 0 keeps all.
+
+    The problems of a cluster take turns, each with its best first, so that one problem with many
+    good runs does not push out the other wordings of the same specification.
+    """
+    turn_of: dict[str, int] = {}
+    seen: dict[str, int] = {}
+    by_cluster: dict[str, list[Candidate]] = {}
+    for candidate in sorted(candidates, key=lambda c: c.standing):
+        turn = seen.get(candidate.problem_id, 0)
+        seen[candidate.problem_id] = turn + 1
+        turn_of[candidate.trajectory_id] = turn
+        by_cluster.setdefault(cluster_of[candidate.problem_id], []).append(candidate)
+    kept, dropped = [], []
+    for cluster, rows in by_cluster.items():
+        ranked = sorted(rows, key=lambda c: (turn_of[c.trajectory_id], c.standing))
+        cut = most or len(ranked)
+        kept += ranked[:cut]
+        for rank, candidate in enumerate(ranked[cut:], start=cut + 1):
+            detail = f"rank {rank} of {len(ranked)} in cluster {cluster}"
+            dropped.append((candidate, Drop(reason="over_cluster_cap", detail=detail)))
+    return sorted(kept, key=lambda c: c.trajectory_id), dropped
+
+
+def capped(
+    candidates: Sequence[Candidate], config: CorpusConfig, cluster_of: Mapping[str, str]
+) -> Selected:
+    """Both caps, the problem's first: a cluster chooses among what its problems may keep."""
+    kept, dropped = best_of_each_problem(candidates, config.per_problem)
+    kept, more = best_of_each_cluster(kept, config.per_cluster, cluster_of)
+    return kept, [*dropped, *more]

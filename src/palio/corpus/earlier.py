@@ -1,0 +1,163 @@
+"""Rows whose fate at the row gates an earlier build decided enter a new build without being judged.
+
+They come from the published files of that build alone: kept rows from the pools and their lineage,
+dropped ones from the rejects. A kept row comes back without the host's events, which a corpus does
+not hold; everything that the later steps and the files need is in its messages and its lineage.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import zstandard
+
+from palio.corpus.config import POOLS
+from palio.corpus.gates import Drop, Gate
+from palio.corpus.judged import Judged
+from palio.corpus.lineage import Lineage, read_lineage
+from palio.corpus.rows import CorpusRow, read_rows
+from palio.corpus.spool import REJECTS, RejectRow
+from palio.records import InputError, IntegrityError, Record, Trajectory, from_json, to_json
+
+SELECTION = ("duplicates", "cap")
+"""The steps that compare rows: what they decided is decided again when the rows change."""
+
+
+class Settled(NamedTuple):
+    """One row of an earlier build.
+
+    Attributes:
+        step: the row step that rejected it, "" for a row that passed them all.
+        drop: why, None for a row that passed.
+        ids: trajectory, problem and agent, all "" for a line that could not be read.
+        body: JSON of the judged trajectory, b"null" where the rejects hold none.
+        source: where the trajectory came from, "" when unknown.
+    """
+
+    step: str
+    drop: Drop | None
+    ids: tuple[str, str, str]
+    body: bytes
+    source: str = ""
+
+
+class Earlier(NamedTuple):
+    """What a new build takes over.
+
+    Attributes:
+        rows: in any order.
+        total: digest of all trajectories that came in, which new ones are added to; None when
+            it is not known, as after a take-down, and the manifest then names none.
+        refuse: gate for new rows, before all others; what it refuses is kept without its body.
+    """
+
+    rows: Iterable[Settled]
+    total: str | None = ""
+    refuse: Gate | None = None
+
+
+def settled_rows(folder: Path) -> Iterator[Settled]:
+    """Every row of a corpus: the kept ones in order of id, then the rejects in file order.
+
+    Raises:
+        InputError: a file is missing or wrong, or a row that a comparison dropped has no body.
+        IntegrityError: rows and lineage do not match.
+    """
+    for row, lineage in kept_rows(folder):
+        body = to_json(restored(row, lineage))
+        ids = (row.trajectory_id, row.problem_id, row.agent)
+        yield Settled("", None, ids, body, lineage.source)
+    for reject in read_rejects(folder):
+        yield _settled(reject, folder)
+
+
+def kept_rows(folder: Path) -> Iterator[tuple[CorpusRow, Lineage]]:
+    """The published rows with their lineage, in order of trajectory id, in constant memory.
+
+    Raises:
+        IntegrityError: a row has no lineage, or a lineage no row.
+    """
+    pools = {pool: read_rows(folder / f"{pool}.jsonl") for pool in POOLS}
+    for lineage in read_lineage(folder):
+        row = next(pools[lineage.pool], None) if lineage.pool in pools else None
+        if row is None or row.trajectory_id != lineage.trajectory_id:
+            raise IntegrityError(
+                f"provenance and rows of {lineage.pool} part at {lineage.trajectory_id}",
+                where=str(folder),
+                remedy="the files are not those of one build; build the corpus again",
+            )
+        yield row, lineage
+    for pool, rest in pools.items():
+        if (row := next(rest, None)) is not None:
+            raise IntegrityError(
+                f"row {row.trajectory_id} of {pool} has no provenance", where=str(folder)
+            )
+
+
+def restored(row: CorpusRow, lineage: Lineage) -> Judged:
+    """The judged trajectory of a published row, without its events."""
+    messages = row.typed()
+    trajectory = Trajectory(
+        trajectory_id=row.trajectory_id,
+        problem_id=row.problem_id,
+        query=next((m.content or "" for m in messages if m.role == "user"), ""),
+        kind=row.kind,
+        agent=lineage.agent,
+        events=(),
+        messages=messages,
+        tools=row.offered,
+        suite_id=lineage.suite_id,
+        catalogue=lineage.catalogue,
+        catalogue_digest=lineage.catalogue_digest,
+        seed=lineage.seed,
+        attempt=lineage.attempt,
+        source=lineage.source,
+        tool_version=lineage.tool_version,
+    )
+    return Judged(trajectory=trajectory, verdicts=lineage.verdicts)
+
+
+def read_rejects(folder: Path) -> Iterator[RejectRow]:
+    """Stream the rejects of a corpus folder.
+
+    Raises:
+        InputError: there are none, or a row is wrong.
+    """
+    path = folder / REJECTS
+    if not path.is_file():
+        raise InputError("no rejects here", where=str(path), remedy="name a corpus folder")
+    with path.open("rb") as file:
+        reader = zstandard.ZstdDecompressor().stream_reader(file)
+        for number, line in enumerate(io.BufferedReader(reader, 1 << 20), start=1):
+            yield from_json(line, RejectRow, where=f"{path}:{number}")
+
+
+class _Origin(Record, frozen=True):
+    source: str = "rollout"
+
+
+class _Source(Record, frozen=True):
+    trajectory: _Origin
+
+
+def _settled(reject: RejectRow, folder: Path) -> Settled:
+    held = reject.judged
+    body = b"null" if isinstance(held, msgspec.UnsetType) else bytes(held)
+    source = ""
+    if body != b"null":
+        source = msgspec.json.decode(body, type=_Source).trajectory.source
+    ids = (reject.trajectory_id, reject.problem_id, reject.agent)
+    if reject.step in SELECTION:
+        if body == b"null":
+            raise InputError(
+                f"the rejects hold no body of {reject.trajectory_id}, which may be needed again",
+                where=str(folder),
+                remedy="build with keep_bodies = true, or build anew from all trajectories",
+            )
+        return Settled("", None, ids, body, source)
+    drop = Drop(reason=reject.reason, detail=reject.detail)
+    return Settled(reject.step, drop, ids, body, source)
