@@ -220,11 +220,10 @@ def _show(made: Standings, *, as_json: bool) -> None:
         typer.echo(to_json(made).decode())
         return
     from rich.console import Console
-    from rich.box import SIMPLE
     from rich.table import Column, Table
 
     names = ("rank", "tie", "agent", "final", "95 %", "success", "quality", "n", "open")
-    table = Table(*(Column(name, no_wrap=True) for name in names), box=SIMPLE)
+    table = Table(*(Column(name, no_wrap=True) for name in names), box=None, padding=(0, 2, 0, 0))
     for row in (*made.ranked, *made.unranked, *made.ineligible):
         table.add_row(
             "-" if row.rank is None else str(row.rank),
