@@ -28,7 +28,8 @@ def demo(
 
     from palio.evaluate.tables import comparison_table, results_table
 
-    console = Console()
+    # the tables need 116 columns; a pipe has no width of its own
+    console = Console(width=max(Console().width, 120))
     console.print(results_table(result.data.stages, result.data.floors))
     console.print(comparison_table(result.data.comparisons))
     minutes = result.summary.seconds / 60
