@@ -111,6 +111,8 @@ def test_the_manifest_names_every_file_and_its_digest(tmp_path: Path) -> None:
         "rejects.jsonl.zst",
         "funnel.json",
         "pools.json",
+        "problems.jsonl",
+        "certificate.json",
     }
     for name, digest in manifest.outputs.items():
         assert bytes_digest((tmp_path / name).read_bytes()) == digest
@@ -215,7 +217,7 @@ def test_a_leak_in_the_files_fails_the_build(
     problems = (made_problem("a", ("1",)), made_problem("b", ("1",)))
     rows = mixed_rows(problems)
     monkeypatch.setattr(
-        "palio.corpus.build.assign_pools", lambda *_: {"a": "train", "b": "heldout"}
+        "palio.corpus.separation.assign_pools", lambda *_: {"a": "train", "b": "heldout"}
     )
     with pytest.raises(IntegrityError, match="share row cluster"):
         build(rows, problems, CONFIG, tmp_path)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from palio import __version__
+from palio.corpus.certificate import certify
 from palio.corpus.check import check_corpus
 from palio.corpus.config import POOLS, CorpusConfig, checked
 from palio.corpus.earlier import Earlier
@@ -29,6 +30,7 @@ from palio.corpus.rows import RowWriter, row_of
 from palio.corpus.screening import KNOWN, READ, Screening, Steps
 from palio.corpus.scrub import Scrubber, placeholders
 from palio.corpus.selection import Candidate, Selected, capped
+from palio.corpus.separation import GUARD, Separation, never_touched, separate, withheld
 from palio.corpus.spool import RejectWriter, Spool
 from palio.records import (
     InputError,
@@ -40,8 +42,8 @@ from palio.records import (
     from_json,
     to_json,
 )
-from palio.suites.clusters import by_id, leak_clusters
-from palio.suites.pools import assign_pools
+from palio.suites.clusters import by_id
+from palio.suites.embedding import VectorStore
 from palio.world.artefacts import MANIFEST, file_digest, write_lines, write_manifest
 
 POOL_FILE = "pools.json"
@@ -58,14 +60,16 @@ def build(
     previous: Mapping[str, str] | None = None,
     earlier: Earlier | None = None,
     count: TokenCount | None = None,
+    vectors: VectorStore | None = None,
     unread: Sequence[Reject] = (),
     progress: Callable[[int], None] | None = None,
 ) -> Funnel:
     """Build a corpus folder.
 
     Writes `<pool>.jsonl` and `<pool>.parquet` for train, development and heldout, the provenance of
-    every kept row, `rejects.jsonl.zst`, `pools.json`, `funnel.json` and, last, `manifest.json`. The
-    files appear only after the finished pools were found disjoint.
+    every kept row, `rejects.jsonl.zst`, `problems.jsonl`, `pools.json`, `funnel.json`, the
+    certificate of the split and, last, `manifest.json`. The files appear only after the finished
+    pools were found disjoint.
 
     Args:
         judged: trajectories with their verdicts, streamed once.
@@ -76,6 +80,7 @@ def build(
         previous: problem id -> pool that must not change (`read_pools` of an earlier corpus).
         earlier: rows that an earlier build with the same configuration judged and gated.
         count: exact tokens of a row; asked only about rows whose bytes exceed the budget.
+        vectors: where embedding edges take their vectors from; the model without a cache if None.
         unread: lines that the reader of `judged` could not decode; it may still grow while the
             stream is read. They are counted as the first step.
         progress: called with the number of rows gated so far, after every row.
@@ -90,12 +95,15 @@ def build(
     if config.scrub:
         scrubber = Scrubber(config.scrub, config.phone_region)
         judged, problems = map(scrubber.judged, judged), map(scrubber.problem, problems)
-    plan = _planned(problems, checked(config), previous)
+    known = by_id(problems)
+    plan = _Plan(known, config, separate(known.values(), checked(config), previous, vectors))
     with _staged(out) as stage:
         came = _Incoming(judged, earlier or Earlier(()), unread, progress)
         funnel, found, scrubbed = _assemble(stage, came, plan, row_steps(count))
         write_lines(stage / FUNNEL, [msgspec.json.format(to_json(funnel)), b"\n"])
-        write_lines(stage / POOL_FILE, [msgspec.json.format(to_json(plan.pool_of)), b"\n"])
+        pools = plan.separation.pool_of
+        write_lines(stage / POOL_FILE, [msgspec.json.format(to_json(pools)), b"\n"])
+        certify(stage, plan.problems, plan.separation, config)
         counts = funnel.counts() | {f"scrubbed:{kind}": n for kind, n in scrubbed.items()}
         manifest = _manifest(stage, config, counts, {**(inputs or {}), **found})
         _publish(stage, out)
@@ -108,8 +116,7 @@ class _Plan(NamedTuple):
 
     problems: dict[str, Problem]
     config: CorpusConfig
-    cluster_of: dict[str, str]
-    pool_of: dict[str, str]
+    separation: Separation
 
 
 class _Incoming(NamedTuple):
@@ -121,15 +128,6 @@ class _Incoming(NamedTuple):
     progress: Callable[[int], None] | None
 
 
-def _planned(
-    problems: Iterable[Problem], config: CorpusConfig, previous: Mapping[str, str] | None
-) -> _Plan:
-    known = by_id(problems)
-    clustering = leak_clusters(known.values(), config.edges)
-    pool_of = assign_pools(known.values(), clustering, config.fractions, config.salt, previous)
-    return _Plan(known, config, clustering.cluster_of, pool_of)
-
-
 def _assemble(
     stage: Path, came: _Incoming, plan: _Plan, steps: Steps
 ) -> tuple[Funnel, dict[str, str], Counter[str]]:
@@ -137,12 +135,15 @@ def _assemble(
 
     Gives the funnel, the input digests, and how many values each kind of placeholder stands for.
     """
-    tally = Tally((READ, KNOWN, *(name for name, _ in steps), DUPLICATES, CAP))
+    tally = Tally((READ, KNOWN, *(name for name, _ in steps), GUARD, DUPLICATES, CAP))
     with ExitStack() as files:
         spool = files.enter_context(closing(Spool(stage / "spool")))
         writer = RejectWriter(stage, keep_bodies=plan.config.keep_bodies)
         rejects = files.enter_context(closing(writer))
-        total, refuse = came.earlier.total or "", came.earlier.refuse
+        total, refuse = (
+            came.earlier.total or "",
+            never_touched(plan.separation, came.earlier.refuse),
+        )
         screening = Screening(
             *(plan.problems, plan.config, steps, spool, rejects, tally), refuse=refuse, total=total
         )
@@ -188,7 +189,7 @@ def _chosen(
     spool: Spool,
     rejects: RejectWriter,
 ) -> list[Candidate]:
-    """Apply the two steps that compare rows; the dropped ones leave the spool for the rejects."""
+    """Apply the steps after the gates; the dropped rows leave the spool for the rejects."""
     rows = survivors
 
     def apply(step: str, selected: Selected) -> list[Candidate]:
@@ -204,8 +205,10 @@ def _chosen(
     def read(row: Candidate) -> Sequence[Message]:
         return spool.judged(row.place).trajectory.messages
 
-    rows = apply(DUPLICATES, distinct(rows, plan.config, plan.cluster_of, read))
-    return apply(CAP, capped(rows, plan.config, plan.cluster_of))
+    cluster_of = plan.separation.clustering.cluster_of
+    rows = apply(GUARD, withheld(rows, plan.separation))
+    rows = apply(DUPLICATES, distinct(rows, plan.config, cluster_of, read))
+    return apply(CAP, capped(rows, plan.config, cluster_of))
 
 
 def _write_pools(stage: Path, kept: Sequence[Candidate], spool: Spool, plan: _Plan) -> Counter[str]:
@@ -216,8 +219,8 @@ def _write_pools(stage: Path, kept: Sequence[Candidate], spool: Spool, plan: _Pl
         lineage = files.enter_context((stage / PROVENANCE).open("wb"))
         for candidate in kept:
             judged = spool.judged(candidate.place)
-            pool = plan.pool_of[candidate.problem_id]
-            cluster = plan.cluster_of[candidate.problem_id]
+            pool = plan.separation.pool_of[candidate.problem_id]
+            cluster = plan.separation.clustering.cluster_of[candidate.problem_id]
             writers[pool].write(row_of(judged.trajectory, cluster))
             lineage.write(to_json(lineage_of(judged, candidate, pool, cluster)) + b"\n")
             if plan.config.scrub:

@@ -10,6 +10,7 @@ import msgspec
 
 from palio.records import Axis, ConfigError, Profile, Record, digest
 from palio.suites.clusters import EDGE_KINDS, EdgeKind
+from palio.suites.guard import GuardConfig
 from palio.suites.pools import DEFAULT_FRACTIONS, DEFAULT_SALT, check_fractions
 
 PIPELINE_VERSION = "1"
@@ -49,8 +50,10 @@ class CorpusConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fiel
         terminal_tools: calls that need no response when they end the conversation.
         per_problem: most rows of one problem; 0 = no cap.
         weights: ranking of the candidates of one problem.
-        edges: edges of the leak clusters.
-        fractions: pool -> share of the split units.
+        edges: exact edges of the leak clusters.
+        guard: edges of similarity and of operators, quarantine, and how the split is drawn.
+        fractions: pool -> share of the split units. Besides the three pools of a corpus there is
+            "never-touch", whose problems are in no file.
         salt: another salt is another split.
         keep_bodies: whether rejects.jsonl.zst holds whole trajectories or only their ids.
         unanimous: whether the judges that scored an outcome under one profile must agree on it.
@@ -79,6 +82,7 @@ class CorpusConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fiel
     per_problem: int = 50
     weights: RankingWeights = RankingWeights()
     edges: tuple[EdgeKind, ...] = EDGE_KINDS
+    guard: GuardConfig = GuardConfig()
     fractions: dict[str, float] = msgspec.field(default_factory=lambda: dict(DEFAULT_FRACTIONS))
     salt: str = DEFAULT_SALT
     keep_bodies: bool = True
@@ -107,6 +111,9 @@ class CorpusConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fiel
 POOLS = ("train", "development", "heldout")
 """The pools of a corpus, each one file; choices are made on development only."""
 
+NEVER = "never-touch"
+"""The pool of problems that nothing is published of but hashes."""
+
 
 def checked(config: CorpusConfig) -> CorpusConfig:
     """The configuration itself, once it is known to make sense.
@@ -131,9 +138,11 @@ def checked(config: CorpusConfig) -> CorpusConfig:
     if config.validators < 1 or config.per_cluster < 0:
         raise ConfigError("validators must be at least 1, per_cluster at least 0")
     check_fractions(config.fractions)
-    unknown = sorted(set(config.fractions) - set(POOLS))
+    config.guard.checked()
+    unknown = sorted(set(config.fractions) - {*POOLS, NEVER})
     if unknown:
-        raise ConfigError(f"unknown pool {unknown[0]!r}", remedy=f"choose from {', '.join(POOLS)}")
+        known = ", ".join((*POOLS, NEVER))
+        raise ConfigError(f"unknown pool {unknown[0]!r}", remedy=f"choose from {known}")
     if config.pipeline != PIPELINE_VERSION:
         raise ConfigError(
             f"the configuration asks for pipeline {config.pipeline}, this is {PIPELINE_VERSION}",

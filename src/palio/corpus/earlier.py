@@ -23,8 +23,8 @@ from palio.corpus.rows import CorpusRow, read_rows
 from palio.corpus.spool import REJECTS, RejectRow
 from palio.records import InputError, IntegrityError, Record, Trajectory, from_json, to_json
 
-SELECTION = ("duplicates", "cap")
-"""The steps that compare rows: what they decided is decided again when the rows change."""
+SELECTION = ("guard", "duplicates", "cap")
+"""The steps that compare rows or problems: what they decided is decided again upon a change."""
 
 
 class Settled(NamedTuple):

@@ -24,6 +24,9 @@ KNOWN = "known"
 """The step that refers a row to its problem."""
 TAKEN_DOWN = "taken_down"
 """Reason of a row whose source was taken down: counted, and kept by its ids alone."""
+NEVER_TOUCH = "never_touch"
+BODILESS = (TAKEN_DOWN, NEVER_TOUCH)
+"""Reasons whose rows are kept without their bodies: the rejects are published too."""
 
 Steps = Sequence[tuple[str, tuple[Gate, ...]]]
 
@@ -69,7 +72,7 @@ class Screening:
         step, drop = self._judge(judged)
         if drop is not None:
             ids = (trajectory.trajectory_id, trajectory.problem_id, trajectory.agent.name)
-            self._rejects.write(step, drop, ids, b"null" if drop.reason == TAKEN_DOWN else body)
+            self._rejects.write(step, drop, ids, b"null" if drop.reason in BODILESS else body)
             return None
         return self._candidate(trajectory, body)
 

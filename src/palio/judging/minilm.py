@@ -73,6 +73,10 @@ class MiniLmEncoder:
             return 1.0
         return float(self._cached(a) @ self._cached(b))
 
+    def vector(self, title: str) -> Any:
+        """Unit vector of 384 numbers, double precision."""
+        return self._cached(title)
+
     def _embed(self, title: str) -> Any:
         tokens = self._tokenizer.encode(title)
         ids = np.array([tokens.ids], dtype=np.int64)

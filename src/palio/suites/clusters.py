@@ -1,13 +1,14 @@
 """Problems that share a product, a reward specification or a text are one cluster, with the proof.
 
-Only exact edges are drawn here; union-find closes them transitively. Every edge keeps the pair and
-the shared key that drew it, so that a cluster can be explained and an edge disputed.
+Only exact edges are drawn here (`palio.suites.guard` adds those of similarity and of operators);
+union-find closes them transitively. Every edge keeps the pair and the shared key that drew it, so
+that a cluster can be explained and an edge disputed.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -21,11 +22,12 @@ EDGE_KINDS: tuple[EdgeKind, ...] = ("product", "spec", "text")
 
 
 class Edge(Record, frozen=True):
-    """Two problems that share `key` under one rule."""
+    """Two problems that share `key` under one rule; `score` < 1 when they are only similar."""
 
     one: str
     other: str
     key: str
+    score: float = 1.0
 
 
 class Clustering(Record, frozen=True):
@@ -143,7 +145,12 @@ def leak_clusters(
     drawn: dict[str, tuple[Edge, ...]] = {
         kind: shared_key_edges(tuple(ordered.values()), kind) for kind in edges
     }
-    sets = UnionFind(ordered)
+    return closure(ordered, drawn)
+
+
+def closure(names: Iterable[str], drawn: Mapping[str, tuple[Edge, ...]]) -> Clustering:
+    """The clusters that edges close transitively over problem ids."""
+    sets = UnionFind(names)
     for found in drawn.values():
         for edge in found:
             sets.join(edge.one, edge.other)
@@ -152,5 +159,5 @@ def leak_clusters(
     return Clustering(
         cluster_of=dict(sorted(cluster_of.items())),
         members=dict(sorted(members.items())),
-        edges=drawn,
+        edges=dict(drawn),
     )

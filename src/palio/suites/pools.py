@@ -33,8 +33,17 @@ class Disjointness(Record, frozen=True):
     keys: dict[str, int]
 
 
-def split_units(problems: Iterable[Problem], clustering: Clustering) -> list[tuple[str, ...]]:
+def split_units(
+    problems: Iterable[Problem],
+    clustering: Clustering,
+    together: Iterable[tuple[str, str]] = (),
+) -> list[tuple[str, ...]]:
     """Problem ids of each split unit: clusters, merged where they share a title family.
+
+    Args:
+        problems: the problems.
+        clustering: their leak clusters.
+        together: pairs of problem ids that must stand on one side though they are no cluster.
 
     Raises:
         IntegrityError: a problem is not part of the clustering.
@@ -53,6 +62,8 @@ def split_units(problems: Iterable[Problem], clustering: Clustering) -> list[tup
         sets.join(last.setdefault(cluster, problem_id), problem_id)
     for edge in shared_key_edges(tuple(ordered.values()), "family"):
         sets.join(edge.one, edge.other)
+    for one, other in together:
+        sets.join(one, other)
     return sets.sets()
 
 
@@ -106,6 +117,7 @@ def assign_pools(
     fractions: Mapping[str, float] = DEFAULT_FRACTIONS,
     salt: str = DEFAULT_SALT,
     previous: Mapping[str, str] | None = None,
+    together: Iterable[tuple[str, str]] = (),
 ) -> dict[str, str]:
     """Assign every problem to a pool; problems that share a cluster or a family go together.
 
@@ -117,6 +129,7 @@ def assign_pools(
         previous: problem id -> pool of an earlier assignment; it never changes. Without it, units
             that gained no member keep their pool, and a grown unit keeps it with the probability
             that its anchor survives.
+        together: pairs of problems that are kept on one side, as `split_units` takes them.
 
     Returns:
         Problem id -> pool, in problem-id order.
@@ -127,26 +140,50 @@ def assign_pools(
     """
     check_fractions(fractions)
     ordered = by_id(problems)
-    earlier = {name: pool for name, pool in (previous or {}).items() if name in ordered}
+    pool_of: dict[str, str] = {}
+    units = split_units(ordered.values(), clustering, together)
+    for unit, kept in zip(
+        units, kept_pools(units, ordered, fractions, previous, clustering), strict=True
+    ):
+        anchor = _anchor((ordered[name] for name in unit), salt)
+        pool_of.update(dict.fromkeys(unit, kept or _draw(anchor, fractions, salt)))
+    return dict(sorted(pool_of.items()))
+
+
+def kept_pools(
+    units: Iterable[tuple[str, ...]],
+    problems: Mapping[str, Problem],
+    fractions: Mapping[str, float],
+    previous: Mapping[str, str] | None,
+    clustering: Clustering,
+) -> list[str]:
+    """For each unit the pool that an earlier assignment gave it, "" for a new unit.
+
+    Raises:
+        ConfigError: an earlier pool without a share.
+        IntegrityError: a unit holds problems of two earlier pools; names the joining edges.
+    """
+    earlier = {name: pool for name, pool in (previous or {}).items() if name in problems}
     stray = sorted(set(earlier.values()) - set(fractions))
     if stray:
         raise ConfigError(
             f"the earlier assignment uses pool {stray[0]!r}, which has no share",
             remedy="name every earlier pool in the fractions, with 0 to take in no new problems",
         )
-    pool_of: dict[str, str] = {}
-    for unit in split_units(ordered.values(), clustering):
+    pools = []
+    for unit in units:
         known = {name: earlier[name] for name in unit if name in earlier}
         if len(set(known.values())) > 1:
-            raise _joined(known, ordered, unit)
-        anchor = _anchor((ordered[name] for name in unit), salt)
-        pool = next(iter(known.values()), "") or _draw(anchor, fractions, salt)
-        pool_of.update(dict.fromkeys(unit, pool))
-    return dict(sorted(pool_of.items()))
+            raise _joined(known, problems, unit, clustering)
+        pools.append(next(iter(known.values()), ""))
+    return pools
 
 
 def _joined(
-    known: Mapping[str, str], problems: Mapping[str, Problem], unit: tuple[str, ...]
+    known: Mapping[str, str],
+    problems: Mapping[str, Problem],
+    unit: tuple[str, ...],
+    clustering: Clustering,
 ) -> IntegrityError:
     """The error for a unit that joins two pools: names a problem of each and the joining edges."""
     first = next(iter(known))
@@ -156,6 +193,13 @@ def _joined(
         f"{edge.one} - {edge.other} by {rule} {edge.key[:60]}"
         for rule in (*EDGE_KINDS, "family")
         for edge in shared_key_edges(members, rule)
+    ]
+    joins += [
+        f"{edge.one} - {edge.other} by {kind} {edge.key[:60]}"
+        for kind, edges in clustering.edges.items()
+        if kind not in EDGE_KINDS
+        for edge in edges
+        if edge.one in unit
     ]
     fresh = [name for name in unit if name not in known]
     return IntegrityError(

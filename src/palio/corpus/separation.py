@@ -1,0 +1,96 @@
+"""Before the first row it is settled which pool every problem belongs to, and which have no rows.
+
+Never-touch problems are kept from every file. A problem that is suspected of being one with a
+problem of another pool is quarantined: it keeps its pool, and none of its rows is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from palio.corpus.config import NEVER, POOLS, CorpusConfig
+from palio.corpus.gates import Drop, Gate
+from palio.corpus.judged import Judged
+from palio.corpus.screening import NEVER_TOUCH
+from palio.corpus.selection import Candidate, Selected
+from palio.records import Problem
+from palio.suites.clusters import Clustering
+from palio.suites.embedding import VectorStore
+from palio.suites.guard import Guarded, Suspicion, guard
+from palio.suites.pools import assign_pools
+from palio.suites.quarantine import quarantined
+from palio.suites.stratified import stratified_pools
+
+GUARD = "guard"
+"""The step that withholds rows of quarantined problems."""
+
+
+class Separation(NamedTuple):
+    """Pools of all problems, and the proof.
+
+    Attributes:
+        pool_of: problem id -> pool, in problem-id order.
+        quarantine: problem id -> why it is quarantined.
+    """
+
+    guarded: Guarded
+    pool_of: dict[str, str]
+    quarantine: dict[str, Suspicion]
+
+    @property
+    def clustering(self) -> Clustering:
+        """The leak clusters."""
+        return self.guarded.clustering
+
+
+def separate(
+    problems: Iterable[Problem],
+    config: CorpusConfig,
+    previous: Mapping[str, str] | None = None,
+    store: VectorStore | None = None,
+) -> Separation:
+    """Cluster the problems, assign their pools, and quarantine what is suspected across pools.
+
+    Raises:
+        IntegrityError: a unit joins two pools of `previous`, or a cannot-link is joined.
+        MissingDependencyError: embedding edges without their model.
+    """
+    rows = tuple(problems)
+    guarded = guard(rows, config.guard, config.edges, store)
+    split = stratified_pools if config.guard.split == "stratified" else assign_pools
+    together = guarded.together() if config.guard.weak == "together" else ()
+    shares = (config.fractions, config.salt)
+    pool_of = split(rows, guarded.clustering, *shares, previous, together)
+    out = quarantined(pool_of, guarded.suspicions, (*POOLS, NEVER))
+    return Separation(guarded, pool_of, out)
+
+
+def withheld(candidates: Iterable[Candidate], separation: Separation) -> Selected:
+    """Rows of problems that may be published, and those of quarantined ones with the reason."""
+    kept, dropped = [], []
+    for candidate in sorted(candidates, key=lambda each: each.trajectory_id):
+        problem = candidate.problem_id
+        suspicion = separation.quarantine.get(problem)
+        if suspicion is None:
+            kept.append(candidate)
+            continue
+        others = [name for name in suspicion.problems if name != problem]
+        detail = f"{problem} may be {others[0]}: {suspicion.kind} {suspicion.key}"
+        dropped.append((candidate, Drop(reason="quarantined", detail=detail)))
+    return kept, dropped
+
+
+def never_touched(separation: Separation, refuse: Gate | None) -> Gate:
+    """A gate that refuses rows of never-touch problems, and what `refuse` refuses.
+
+    A refused row is kept without its body: the rejects are published too.
+    """
+
+    def gate(judged: Judged, config: CorpusConfig) -> Drop | None:
+        problem = judged.trajectory.problem_id
+        if separation.pool_of.get(problem) == NEVER:
+            return Drop(reason=NEVER_TOUCH, detail=problem)
+        return refuse(judged, config) if refuse is not None else None
+
+    return gate
