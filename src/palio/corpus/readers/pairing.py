@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+How = Literal["id", "name", "position", "none"]
+
+
+class Answered(NamedTuple):
+    """Which call a result answers, and how that was found: "none" leaves it an orphan."""
+
+    call_id: str
+    how: How
 
 
 class CallIds:
@@ -10,35 +20,35 @@ class CallIds:
 
     A repeated id stands for another call each time (one converter derives ids from name and
     arguments, so that repeats collide): the second "a" becomes "a-2". A result answers the first
-    open call of its turn with its id; without an id, the first open call.
+    open call of its turn with its id; without an id, the first open call of its tool's name, and
+    without a name, the first open call.
     """
 
     def __init__(self) -> None:
         self._used: set[str] = set()
-        self._open: list[tuple[str, str]] = []
+        self._open: list[tuple[str, str, str]] = []
         self._calls = 0
 
-    def open(self, given: Sequence[str]) -> list[str]:
+    def open(self, given: Sequence[str], names: Sequence[str] = ()) -> list[str]:
         """Unique ids for the calls of one message; calls still open from before are closed."""
         self._open = []
-        for name in given:
+        for place, base in enumerate(given):
             self._calls += 1
-            base = name or f"call-{self._calls}"
-            unique, number = base, 1
+            unique, number = base or f"call-{self._calls}", 1
             while unique in self._used:
                 number += 1
-                unique = f"{base}-{number}"
+                unique = f"{base or f'call-{self._calls}'}-{number}"
             self._used.add(unique)
-            self._open.append((name, unique))
-        return [unique for _, unique in self._open]
+            self._open.append((base, unique, names[place] if place < len(names) else ""))
+        return [unique for _, unique, _ in self._open]
 
-    def answer(self, given: str) -> tuple[str, bool]:
-        """(id of the call that a result answers, whether it was found by position).
-
-        A result that answers no open call keeps what it was given, and so stays an orphan.
-        """
-        for place, (name, unique) in enumerate(self._open):
-            if not given or given in (name, unique):
+    def answer(self, given: str, name: str = "") -> Answered:
+        """The call that a result answers; an orphan keeps what it was given."""
+        for place, (own, unique, tool) in enumerate(self._open):
+            if (given and given in (own, unique)) or (not given and name and name == tool):
                 del self._open[place]
-                return unique, not given
-        return given or "orphan", False
+                return Answered(unique, "id" if given else "name")
+        if given or not self._open:
+            return Answered(given or "orphan", "none")
+        _, unique, _ = self._open.pop(0)
+        return Answered(unique, "position")

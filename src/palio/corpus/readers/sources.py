@@ -1,0 +1,213 @@
+"""Whatever is named is read as a stream of records in bounded memory: nothing is skipped silently.
+
+A name is a file, a folder, a glob pattern or "-"; a file is plain, gzip or zstd by its first bytes,
+and holds JSON lines, JSON documents (laid out over many lines or not), or Parquet rows.
+"""
+
+from __future__ import annotations
+
+import glob
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import zstandard
+
+from palio.corpus.readers.decoding import decode, split_documents
+from palio.corpus.readers.losses import UnreadableError
+from palio.records import InputError
+
+STDIN = "-"
+SUFFIXES = (".jsonl", ".json", ".ndjson", ".parquet")
+MAX_BYTES = 64 << 20
+"""Longest record that is read: a run of the arena may record 64 MB."""
+
+_CHUNK = 1 << 20
+_PIECE = 1 << 10  # compressed bytes at a time: a zstd block of 4 bytes may hold 128 KiB of zeros
+_GZIP, _ZSTD, PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+_BOM = b"\xef\xbb\xbf"
+
+
+class RawRecord(NamedTuple):
+    """Bytes of one record and the 1-based line where it starts, or why they could not be read."""
+
+    line: int
+    data: bytes
+    fault: str = ""
+    detail: str = ""
+
+
+class _BrokenError(Exception):
+    """A compressed stream that ends or goes wrong in the middle."""
+
+
+def named_files(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(files to read, files of folders whose names are of no kind that is read), each in order.
+
+    A folder stands for the files below it in name order, a pattern for what it matches.
+
+    Raises:
+        InputError: a name matches nothing.
+    """
+    files: list[str] = []
+    others: list[str] = []
+    for name in names:
+        path = Path(name)
+        if name == STDIN or path.is_file():
+            files.append(name)
+        elif path.is_dir():
+            below = sorted(p for p in path.rglob("*") if p.is_file())
+            for file in below:
+                plain = file.name.removesuffix(".gz").removesuffix(".zst")
+                hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+                readable = plain.endswith(SUFFIXES) and not hidden
+                (files if readable else others).append(str(file))
+        else:
+            matches = sorted(m for m in glob.glob(name, recursive=True) if Path(m).is_file())  # noqa: PTH207 - absolute patterns too
+            if not matches:
+                raise InputError("no such file, folder or pattern", where=name)
+            files += matches
+    return tuple(dict.fromkeys(files)), tuple(dict.fromkeys(others))
+
+
+def records_of(stream: BinaryIO, max_bytes: int = MAX_BYTES) -> Iterator[RawRecord]:
+    """The records of one stream.
+
+    Lines are records, unless the first line is no complete JSON and the whole is: then each
+    document is one. A record over `max_bytes` is skipped in chunks and yielded as a fault; a broken
+    compressed stream yields what came before, then a fault.
+    """
+    lines = _lines(_plain(stream), max_bytes)
+    first = next(lines, None)
+    if first is None:
+        return
+    if not first.fault and first.data.lstrip()[:1] in (b"{", b"[") and not _is_json(first.data):
+        yield from _documents(first, lines, max_bytes)
+        return
+    yield first
+    yield from lines
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        decode(data)
+    except UnreadableError as error:
+        return error.reason != "json"
+    return True
+
+
+def _documents(first: RawRecord, lines: Iterator[RawRecord], max_bytes: int) -> Iterator[RawRecord]:
+    """Documents over several lines; falls back to lines where there are none."""
+    held, size = [first], len(first.data)
+    for line in lines:
+        held.append(line)
+        size += len(line.data)
+        if line.fault or size > max_bytes:
+            break
+    else:
+        try:
+            found = split_documents(_laid_out(held))
+        except UnreadableError as error:
+            if not any(_is_record(line.data) for line in held):
+                yield RawRecord(first.line, b"", error.reason, str(error))
+                return
+        else:
+            for before, data in found:
+                yield RawRecord(first.line + before, data)
+            return
+    if not any(_is_record(line.data) for line in held):
+        # one document, cut off or too long: one fault for it and not one for each of its lines
+        fault, detail = (held[-1].fault, held[-1].detail) if held[-1].fault else ("", "")
+        rest = size + sum(len(line.data) for line in lines)
+        detail = detail or f"the document has {rest} bytes, at most {max_bytes} are read"
+        yield RawRecord(first.line, b"", fault or "too_long", detail)
+        return
+    yield from held
+    yield from lines
+
+
+def _laid_out(held: Sequence[RawRecord]) -> bytes:
+    """The lines as they stood, blank ones included, so that offsets give line numbers."""
+    parts: list[bytes] = []
+    number = held[0].line
+    for line in held:
+        parts += [b""] * (line.line - number)
+        parts.append(line.data)
+        number = line.line + 1
+    return b"\n".join(parts)
+
+
+def _is_record(data: bytes) -> bool:
+    """Whether a line stands for itself: an object or list at the very start of the line."""
+    if data[:1] not in (b"{", b"[") or len(data) < 3:
+        return False
+    return _is_json(data)
+
+
+def _plain(stream: BinaryIO) -> Iterator[bytes]:
+    """Decompressed chunks; raises `_BrokenError` after what could be read of a broken stream."""
+    head = stream.read(4)
+    while 0 < len(head) < 4 and (more := stream.read(4 - len(head))):
+        head += more
+    if head[:2] != _GZIP and head != _ZSTD:
+        yield head
+        while chunk := stream.read(_CHUNK):
+            yield chunk
+        return
+    gzipped = head[:2] == _GZIP
+    engine = _engine(gzipped=gzipped)
+    piece = head
+    while piece:
+        try:
+            yield engine.decompress(piece)
+            if engine.eof:
+                piece = engine.unused_data or stream.read(_PIECE)
+                piece = piece.lstrip(b"\0") if gzipped else piece  # tapes pad with zeros
+                if not piece:
+                    return
+                engine = _engine(gzipped=gzipped)
+                continue
+        except (zlib.error, zstandard.ZstdError) as error:
+            raise _BrokenError(str(error)) from error
+        piece = stream.read(_PIECE)
+    raise _BrokenError("the compressed stream ends in the middle")
+
+
+def _engine(*, gzipped: bool) -> zlib._Decompress | zstandard.ZstdDecompressionObj:
+    if gzipped:
+        return zlib.decompressobj(31)
+    return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+
+
+def _lines(chunks: Iterator[bytes], max_bytes: int) -> Iterator[RawRecord]:
+    """Lines that are not blank, numbered from 1 with the blank ones counted."""
+    held: list[bytes] = []
+    number, size = 1, 0
+    try:
+        for chunk in chunks:
+            *ended, rest = chunk.split(b"\n")
+            for part in ended:
+                yield from _line(number, [*held, part], size + len(part), max_bytes)
+                number, held, size = number + 1, [], 0
+            size += len(rest)
+            held.append(rest)
+            if size > max_bytes:
+                held = []  # only its length is of interest now
+    except (_BrokenError, OSError) as error:
+        yield RawRecord(number, b"", "compression", f"{error}; {size} bytes of a record before it")
+        return
+    if size:
+        yield from _line(number, held, size, max_bytes)
+
+
+def _line(number: int, parts: list[bytes], size: int, max_bytes: int) -> Iterator[RawRecord]:
+    if size > max_bytes:
+        detail = f"the record has {size} bytes, at most {max_bytes} are read"
+        yield RawRecord(number, b"", "too_long", detail)
+        return
+    data = b"".join(parts)
+    data = data.removeprefix(_BOM) if number == 1 else data
+    data = data.rstrip(b"\r")
+    if data.strip():
+        yield RawRecord(number, data)
