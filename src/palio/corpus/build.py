@@ -20,14 +20,14 @@ from palio import __version__
 from palio.corpus.certificate import certify
 from palio.corpus.check import check_corpus
 from palio.corpus.config import POOLS, CorpusConfig, checked
-from palio.corpus.earlier import Earlier
+from palio.corpus.earlier import READ, Earlier
 from palio.corpus.funnel import FUNNEL, AgentCount, Funnel, Tally
 from palio.corpus.gates import Drop, TokenCount, row_steps
 from palio.corpus.judged import Judged
 from palio.corpus.lineage import PROVENANCE, lineage_of
 from palio.corpus.neighbours import distinct
 from palio.corpus.rows import RowWriter, row_of
-from palio.corpus.screening import KNOWN, READ, Screening, Steps
+from palio.corpus.screening import KNOWN, Screening, Steps
 from palio.corpus.scrub import Scrubber, placeholders
 from palio.corpus.selection import Candidate, Selected, capped
 from palio.corpus.separation import GUARD, Separation, never_touched, separate, withheld
@@ -102,6 +102,8 @@ def build(
         funnel, found, scrubbed = _assemble(stage, came, plan, row_steps(count))
         write_lines(stage / FUNNEL, [msgspec.json.format(to_json(funnel)), b"\n"])
         pools = plan.separation.pool_of
+        for name, data in came.earlier.files.items():
+            write_lines(stage / name, [msgspec.json.format(data), b"\n"])
         write_lines(stage / POOL_FILE, [msgspec.json.format(to_json(pools)), b"\n"])
         certify(stage, plan.problems, plan.separation, config)
         counts = funnel.counts() | {f"scrubbed:{kind}": n for kind, n in scrubbed.items()}

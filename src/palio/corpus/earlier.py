@@ -8,7 +8,7 @@ not hold; everything that the later steps and the files need is in its messages 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,8 @@ from palio.corpus.rows import CorpusRow, read_rows
 from palio.corpus.spool import REJECTS, RejectRow
 from palio.records import InputError, IntegrityError, Record, Trajectory, from_json, to_json
 
+READ = "read"
+"""The step that decodes a line."""
 SELECTION = ("guard", "duplicates", "cap")
 """The steps that compare rows or problems: what they decided is decided again upon a change."""
 
@@ -35,7 +37,9 @@ class Settled(NamedTuple):
         drop: why, None for a row that passed.
         ids: trajectory, problem and agent, all "" for a line that could not be read.
         body: JSON of the judged trajectory, b"null" where the rejects hold none.
-        source: where the trajectory came from, "" when unknown.
+        source: where the trajectory came from; "file:<name>" for a line that could not be read,
+            "" when unknown.
+        kept: whether it is in a pool of that build.
     """
 
     step: str
@@ -43,6 +47,7 @@ class Settled(NamedTuple):
     ids: tuple[str, str, str]
     body: bytes
     source: str = ""
+    kept: bool = False
 
 
 class Earlier(NamedTuple):
@@ -53,11 +58,13 @@ class Earlier(NamedTuple):
         total: digest of all trajectories that came in, which new ones are added to; None when
             it is not known, as after a take-down, and the manifest then names none.
         refuse: gate for new rows, before all others; what it refuses is kept without its body.
+        files: name -> bytes of files that go into the new corpus as they are.
     """
 
     rows: Iterable[Settled]
     total: str | None = ""
     refuse: Gate | None = None
+    files: Mapping[str, bytes] = {}
 
 
 def settled_rows(folder: Path) -> Iterator[Settled]:
@@ -70,7 +77,7 @@ def settled_rows(folder: Path) -> Iterator[Settled]:
     for row, lineage in kept_rows(folder):
         body = to_json(restored(row, lineage))
         ids = (row.trajectory_id, row.problem_id, row.agent)
-        yield Settled("", None, ids, body, lineage.source)
+        yield Settled("", None, ids, body, lineage.source, kept=True)
     for reject in read_rejects(folder):
         yield _settled(reject, folder)
 
@@ -147,7 +154,7 @@ class _Source(Record, frozen=True):
 def _settled(reject: RejectRow, folder: Path) -> Settled:
     held = reject.judged
     body = b"null" if isinstance(held, msgspec.UnsetType) else bytes(held)
-    source = ""
+    source = f"file:{Path(reject.detail.partition(':')[0]).name}" if reject.step == READ else ""
     if body != b"null":
         source = msgspec.json.decode(body, type=_Source).trajectory.source
     ids = (reject.trajectory_id, reject.problem_id, reject.agent)

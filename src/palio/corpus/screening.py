@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from palio.corpus.config import CorpusConfig
 from palio.corpus.conversation import conversation_digest
-from palio.corpus.earlier import Settled
+from palio.corpus.earlier import READ, Settled
 from palio.corpus.funnel import Tally
 from palio.corpus.gates import Drop, Gate
 from palio.corpus.judged import Judged
@@ -18,8 +18,6 @@ from palio.corpus.spool import RejectWriter, Spool
 from palio.records import Problem, Trajectory, from_json, to_json
 from palio.suites.keys import normalise_text
 
-READ = "read"
-"""The step that decodes a line."""
 KNOWN = "known"
 """The step that refers a row to its problem."""
 TAKEN_DOWN = "taken_down"
