@@ -259,7 +259,7 @@ class Finder:
     ) -> Result:
         """The verdict on a row; says it, and remembers the first row that failed."""
         failed = [check for check in checks if not check.ok and not check.loose]
-        price = money(_price(row)) if priced and not failed else ""
+        price = f"{money(_price(row))} {row_id(row)}" if priced and not failed else ""
         if (checks or price) and self.style.names and (self.style.weighs or not failed):
             self.desk.say(verdict(row_id(row), checks, price))
         if not failed:
