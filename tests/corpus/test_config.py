@@ -70,6 +70,7 @@ def test_the_digest_covers_every_field() -> None:
         "fractions": {"train": 1.0}, "salt": "x", "keep_bodies": False,
         "unanimous": True, "validators": 2, "per_cluster": 1, "same_calls": True,
         "near_duplicates": 0.9, "scrub": ("secrets",), "phone_region": "",
+        "oracle_search": False, "salvaged": True, "salvaged_share": 0.5,
         "pipeline": "2",
     }  # fmt: skip
     assert changes.keys() == {field.name for field in msgspec.structs.fields(CorpusConfig)}

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from palio.cli.corpus_salvage import salvage
+
 if TYPE_CHECKING:
     from palio.corpus.funnel import Funnel
 
@@ -15,6 +17,8 @@ app = typer.Typer(
     help="Corpora: trajectories in, a judged, leak-guarded, split corpus out.",
     no_args_is_help=True,
 )
+
+app.command()(salvage)
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 FOLDER = typer.Argument(..., help="Folder of a finished `palio corpus build`.")

@@ -99,7 +99,7 @@ def build(
     plan = _Plan(known, config, separate(known.values(), checked(config), previous, vectors))
     with _staged(out) as stage:
         came = _Incoming(judged, earlier or Earlier(()), unread, progress)
-        funnel, found, scrubbed = _assemble(stage, came, plan, row_steps(count))
+        funnel, found, scrubbed = _assemble(stage, came, plan, row_steps(count, plan.problems))
         write_lines(stage / FUNNEL, [msgspec.json.format(to_json(funnel)), b"\n"])
         pools = plan.separation.pool_of
         for name, data in came.earlier.files.items():
@@ -210,7 +210,7 @@ def _chosen(
     cluster_of = plan.separation.clustering.cluster_of
     rows = apply(GUARD, withheld(rows, plan.separation))
     rows = apply(DUPLICATES, distinct(rows, plan.config, cluster_of, read))
-    return apply(CAP, capped(rows, plan.config, cluster_of))
+    return apply(CAP, capped(rows, plan.config, cluster_of, plan.separation.pool_of))
 
 
 def _write_pools(stage: Path, kept: Sequence[Candidate], spool: Spool, plan: _Plan) -> Counter[str]:

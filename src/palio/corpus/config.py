@@ -64,6 +64,9 @@ class CorpusConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fiel
             in (0, 1]; 0 switches it off.
         scrub: what is replaced by placeholders in every text: "secrets", "personal".
         phone_region: country whose telephone numbers are known without their prefix, "" = none.
+        oracle_search: whether a search for a title's words that nothing had told drops the row.
+        salvaged: whether rows made of sub-task traces (`palio corpus salvage`) are let in.
+        salvaged_share: most of a pool's rows that may be salvaged, in [0, 1].
     """
 
     agentic: float = 0.9
@@ -93,6 +96,9 @@ class CorpusConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fiel
     near_duplicates: float = 0.0
     scrub: tuple[Literal["secrets", "personal"], ...] = ()
     phone_region: str = "PH"
+    oracle_search: bool = True
+    salvaged: bool = False
+    salvaged_share: float = 0.3
     pipeline: str = PIPELINE_VERSION
 
     def digest(self) -> str:
@@ -127,6 +133,7 @@ def checked(config: CorpusConfig) -> CorpusConfig:
         "coefficient": config.coefficient,
         "thinking": config.thinking,
         "near_duplicates": config.near_duplicates,
+        "salvaged_share": config.salvaged_share,
     }
     for name, value in unit.items():
         if not 0 <= value <= 1:

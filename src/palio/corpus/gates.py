@@ -7,7 +7,7 @@ stand in the order in which they are applied; the first reason is the one that i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from palio.corpus.config import CorpusConfig
@@ -24,7 +24,9 @@ from palio.corpus.conversation import (
     ungrounded_ids,
 )
 from palio.corpus.judged import Judged
-from palio.records import Blame, Ending, Message, Record, Tool, to_json
+from palio.corpus.salvage import is_salvaged
+from palio.corpus.salvage.oracle import oracle_words
+from palio.records import Blame, Ending, Message, Problem, Record, Tool, to_json
 
 
 class Drop(Record, frozen=True):
@@ -122,6 +124,13 @@ def within_budget(count: TokenCount | None) -> Gate:
     return gate
 
 
+def let_in(judged: Judged, config: CorpusConfig) -> Drop | None:
+    """Rows made of sub-task traces come in only where the configuration asks for them."""
+    if config.salvaged or not is_salvaged(judged.trajectory):
+        return None
+    return Drop(reason="salvaged", detail="salvaged = false")
+
+
 def on_axis(judged: Judged, config: CorpusConfig) -> Drop | None:
     """Who emitted the calls: the model itself (Axis A) or its harness (Axis B)."""
     verdict = judged.verdicts.richness
@@ -173,8 +182,11 @@ def agreed(judged: Judged, config: CorpusConfig) -> Drop | None:
 
 
 def good_reasoning(judged: Judged, config: CorpusConfig) -> Drop | None:
-    """The reasoning coefficient reaches the gate; an unjudged row cannot."""
-    if config.coefficient <= 0:
+    """The reasoning coefficient reaches the gate; an unjudged row cannot.
+
+    Thinking that was written after the fact is no reasoning, so it is neither gated nor counted.
+    """
+    if config.coefficient <= 0 or is_salvaged(judged.trajectory):
         return None
     verdict = judged.verdicts.reasoning
     if verdict is None or verdict.coefficient is None:
@@ -189,6 +201,20 @@ def grounded(judged: Judged, config: CorpusConfig) -> Drop | None:
     if config.grounding and (stray := ungrounded_ids(judged.trajectory)):
         return Drop(reason="ungrounded", detail=", ".join(stray[:5]))
     return None
+
+
+def without_oracle(problems: Mapping[str, Problem]) -> Gate:
+    """Gate on searches that use words of the target's title which nothing had told the agent."""
+
+    def gate(judged: Judged, config: CorpusConfig) -> Drop | None:
+        problem = problems.get(judged.trajectory.problem_id)
+        if not config.oracle_search or problem is None:
+            return None
+        titles = tuple(title for reward in problem.rewards for title in reward.title)
+        words = oracle_words(judged.trajectory.query, titles, observations(judged.trajectory))
+        return Drop(reason="oracle_search", detail=", ".join(words[:5])) if words else None
+
+    return gate
 
 
 def good_format(judged: Judged, config: CorpusConfig) -> Drop | None:
@@ -225,15 +251,22 @@ def _wrong_calls(judged: Judged) -> Drop | None:
     return None
 
 
-def row_steps(count: TokenCount | None = None) -> tuple[tuple[str, tuple[Gate, ...]], ...]:
-    """(step, its gates) in the order in which they apply to one row."""
+def row_steps(
+    count: TokenCount | None = None, problems: Mapping[str, Problem] | None = None
+) -> tuple[tuple[str, tuple[Gate, ...]], ...]:
+    """(step, its gates) in the order in which they apply to one row.
+
+    Args:
+        count: exact tokens of a row, where bytes do not decide.
+        problems: by id; their titles tell which searches nobody could have thought of.
+    """
     hard = (paired_calls, one_recommendation, parsable_arguments, resolved_products, ends_well)
     return (
         ("scored", (scored,)),
         ("hard rejects", (*hard, within_budget(count))),
-        ("axis", (on_axis,)),
+        ("axis", (let_in, on_axis)),
         ("outcome", (agreed, good_outcome)),
         ("reasoning", (good_reasoning,)),
-        ("grounding", (grounded,)),
+        ("grounding", (grounded, without_oracle(problems or {}))),
         ("format", (good_format,)),
     )

@@ -16,6 +16,7 @@ from multiprocessing.pool import AsyncResult, Pool
 import msgspec
 
 from palio.corpus.conversation import recommended
+from palio.corpus.salvage import is_salvaged
 from palio.judging.encoders import TitleEncoder, default_encoder
 from palio.judging.evidence import EvidenceJudge
 from palio.judging.outcome import OutcomeScorer
@@ -42,6 +43,7 @@ class Verdicts(Record, frozen=True):
 
     Attributes:
         outcomes: one verdict a profile.
+        reasoning: None also where thinking was written after the fact, which is never judged.
         unresolved: recommended ids that the catalogue does not have; None = no catalogue at hand.
     """
 
@@ -100,7 +102,7 @@ class Panel:
             outcomes = tuple(scorer.verdict(problem, trajectory, p) for p in self.profiles)
         return Verdicts(
             outcomes=outcomes,
-            reasoning=self._judge.verdict(trajectory),
+            reasoning=None if is_salvaged(trajectory) else self._judge.verdict(trajectory),
             richness=richness_verdict(trajectory),
             unresolved=unresolved,
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from palio.corpus.judged import Judged, Verdicts
 from palio.corpus.ranking import Signals
+from palio.corpus.salvage import salvaged_from
 from palio.corpus.selection import Candidate
 from palio.records import AgentRef, InputError, Record, from_json
 
@@ -19,7 +20,8 @@ class Lineage(Record, frozen=True, omit_defaults=False):
     Attributes:
         verdicts: every verdict as it was given, judges and versions included.
         score: weighted ranking signals, in [0, 1].
-        source: "rollout", or the reader and file of an imported trace.
+        source: "rollout", the reader and file of an imported trace, or "salvage:" and the id of
+            the trajectory that the row was made of; `agent.model` is the rewriter then.
     """
 
     trajectory_id: str
@@ -37,6 +39,11 @@ class Lineage(Record, frozen=True, omit_defaults=False):
     attempt: int
     source: str
     tool_version: str
+
+    @property
+    def salvaged_from(self) -> str:
+        """The trajectory that a salvaged row was made of; "" for any other row."""
+        return salvaged_from(self.source)
 
     @property
     def richness(self) -> float | None:

@@ -9,6 +9,8 @@ import msgspec
 from palio.corpus.config import CorpusConfig
 from palio.corpus.gates import Drop
 from palio.corpus.ranking import Signals
+from palio.corpus.salvage import AGENT_MARK
+from palio.corpus.salvage.share import within_share
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -29,9 +31,14 @@ class Candidate(msgspec.Struct, frozen=True):
     score: float
 
     @property
-    def standing(self) -> tuple[float, str]:
-        """Sort key: best score first, then the id, which is a digest and so favours nobody."""
-        return (-self.score, self.trajectory_id)
+    def salvaged(self) -> bool:
+        """Whether the row was made of a sub-task trace."""
+        return self.agent.endswith(AGENT_MARK)
+
+    @property
+    def standing(self) -> tuple[bool, float, str]:
+        """Sort key: salvaged rows last, best score first, then the id, which favours nobody."""
+        return (self.salvaged, -self.score, self.trajectory_id)
 
 
 Selected = tuple[list[Candidate], list[tuple[Candidate, Drop]]]
@@ -94,9 +101,20 @@ def best_of_each_cluster(
 
 
 def capped(
-    candidates: Sequence[Candidate], config: CorpusConfig, cluster_of: Mapping[str, str]
+    candidates: Sequence[Candidate],
+    config: CorpusConfig,
+    cluster_of: Mapping[str, str],
+    pool_of: Mapping[str, str] | None = None,
 ) -> Selected:
-    """Both caps, the problem's first: a cluster chooses among what its problems may keep."""
+    """All caps: of each problem, of each cluster among those, of salvaged rows among what is left.
+
+    Args:
+        candidates: rows that are no duplicates.
+        config: the caps.
+        cluster_of: problem id -> leak cluster.
+        pool_of: problem id -> pool, each with its own share of salvaged rows; None = one pool.
+    """
     kept, dropped = best_of_each_problem(candidates, config.per_problem)
     kept, more = best_of_each_cluster(kept, config.per_cluster, cluster_of)
-    return kept, [*dropped, *more]
+    kept, salvaged = within_share(kept, config.salvaged_share, pool_of or {})
+    return kept, [*dropped, *more, *salvaged]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from palio.corpus.gates import Drop
-from palio.corpus.selection import Candidate, Selected
+
+if TYPE_CHECKING:
+    from palio.corpus.selection import Candidate, Selected
 
 
 def within_share(
-    candidates: Sequence[Candidate],
-    salvaged: Collection[str],
-    share: float,
-    pool_of: Mapping[str, str],
+    candidates: Sequence[Candidate], share: float, pool_of: Mapping[str, str]
 ) -> Selected:
     """Drop the lowest-ranked salvaged rows of each pool until they are within their share.
 
@@ -21,22 +21,20 @@ def within_share(
 
     Args:
         candidates: rows that every other step kept.
-        salvaged: trajectory ids of the salvaged ones.
         share: most of a pool's rows that may be salvaged, in [0, 1].
-        pool_of: problem id -> pool.
+        pool_of: problem id -> pool; problems that it lacks are one more pool.
     """
     by_pool: dict[str, list[Candidate]] = {}
     for candidate in candidates:
-        by_pool.setdefault(pool_of[candidate.problem_id], []).append(candidate)
+        by_pool.setdefault(pool_of.get(candidate.problem_id, ""), []).append(candidate)
     kept: list[Candidate] = []
     dropped: list[tuple[Candidate, Drop]] = []
     for pool, rows in by_pool.items():
-        own = [row for row in rows if row.trajectory_id not in salvaged]
-        ranked = sorted(
-            (row for row in rows if row.trajectory_id in salvaged), key=lambda row: row.standing
-        )
+        own = [row for row in rows if not row.salvaged]
+        ranked = sorted((row for row in rows if row.salvaged), key=lambda row: row.standing)
+        # the small addend undoes what division loses: 2 * 0.6 / 0.4 is 2.9999999999999996
         most = len(ranked) if share >= 1 else int(len(own) * share / (1 - share) + 1e-9)
         kept += own + ranked[:most]
-        detail = f"{most} salvaged rows beside {len(own)} others of {pool}"
+        detail = f"{most} salvaged rows beside {len(own)} others of {pool or 'no pool'}"
         dropped += [(row, Drop(reason="over_share", detail=detail)) for row in ranked[most:]]
     return sorted(kept, key=lambda row: row.trajectory_id), dropped
