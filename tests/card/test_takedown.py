@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from palio.corpus.takedown import Notice, read_notices, take_down
 from palio.records import InputError, Problem, Provenance, from_json
 from tests.card.growing import (
     AGENTS,
+    CONFIG,
     SOURCES,
     built,
     made_rows,
@@ -104,7 +106,9 @@ def test_what_was_taken_down_does_not_come_back(tmp_path: Path) -> None:
     (gone,) = rejects(tmp_path / "d")
     assert '"judged": null' in gone
     assert "mug" not in gone
-    assert read_notices(tmp_path / "d") == (Notice(agents=("bob",), why="w", rows=1),)
+    assert read_notices(tmp_path / "d") == (
+        Notice(agents=("bob",), why="w", rows=1, removed=("t1",)),
+    )
     assert read_notices(tmp_path / "a") == ()
 
 
@@ -119,3 +123,32 @@ def test_nothing_named_and_nobody_named_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="grows from"):
         take_down(old, Notice(agents=("careful",)), problems, tmp_path / "a")
     assert not (tmp_path / "b").exists()
+
+
+def test_rows_made_of_a_row_by_salvage_go_with_it(tmp_path: Path) -> None:
+    problems = made_problems(4)
+    rows = [
+        made_row("t0", problems[0], agent="ann", emitted=False, richness=0.0),
+        made_row("made-of-t0", problems[0], agent="ann+salvage", source="salvage:t0"),
+        made_row("t1", problems[1], agent="bob", source=SOURCES[1], success=False),
+        made_row("made-of-t1", problems[1], agent="bob+salvage", source="salvage:t1"),
+        made_row("t2", problems[2], agent="cid"),
+    ]
+    config = msgspec.structs.replace(CONFIG, salvaged=True, salvaged_share=1.0)
+    built(rows, problems, tmp_path / "a", config=config)
+    old = standing(tmp_path / "a")
+    for number, (notice, left) in enumerate(
+        [
+            (Notice(agents=("ann",)), rows[2:]),
+            (Notice(trajectories=("t0",)), rows[2:]),
+            (Notice(sources=("day-1.jsonl",)), [*rows[:2], rows[4]]),
+        ]
+    ):
+        _, done = take_down(old, notice, problems, tmp_path / f"b{number}")
+        assert (done.rows, done.rejects) == (1, 1)
+        built(left, problems, tmp_path / f"never{number}", config=config)
+        assert published(tmp_path / f"b{number}") == published(tmp_path / f"never{number}")
+    day = Day(standing(tmp_path / "b2"), problems)
+    again = [made_row("again", problems[1], agent="bob+salvage", source="salvage:t1")]
+    funnel = day.build(Judge(again)(day.to_judge(r.trajectory for r in again)), tmp_path / "c")
+    assert funnel.steps[1].rejected == {"taken_down": 1}

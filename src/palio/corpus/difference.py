@@ -16,6 +16,7 @@ import msgspec
 from palio.corpus.build import read_pools
 from palio.corpus.earlier import kept_rows, read_rejects
 from palio.corpus.funnel import read_funnel
+from palio.corpus.origin import origin
 from palio.corpus.takedown import Named, read_notices
 from palio.records import Record, to_json
 from palio.records.base import current_schema
@@ -202,7 +203,7 @@ def _tally(changes: Iterable[Change]) -> Tally:
     held = list(changes)
     return Tally(
         rows=len(held),
-        sources=_counted(change.source for change in held),
+        sources=_counted(origin(change.source) for change in held),
         reasons=_counted(change.reason for change in held),
         agents=_counted(change.agent for change in held),
     )

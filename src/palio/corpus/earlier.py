@@ -19,6 +19,7 @@ from palio.corpus.config import POOLS
 from palio.corpus.gates import Drop, Gate
 from palio.corpus.judged import Judged
 from palio.corpus.lineage import Lineage, read_lineage
+from palio.corpus.origin import made_of
 from palio.corpus.rows import CorpusRow, read_rows
 from palio.corpus.spool import REJECTS, RejectRow
 from palio.records import InputError, IntegrityError, Record, Trajectory, from_json, to_json
@@ -108,6 +109,11 @@ def kept_rows(folder: Path) -> Iterator[tuple[CorpusRow, Lineage]]:
 def restored(row: CorpusRow, lineage: Lineage) -> Judged:
     """The judged trajectory of a published row, without its events."""
     messages = row.typed()
+    if made_of(lineage.source):  # the mark is in no published row, and all thinking has it there
+        messages = tuple(
+            msgspec.structs.replace(message, rationalised=bool(message.reasoning_content))
+            for message in messages
+        )
     trajectory = Trajectory(
         trajectory_id=row.trajectory_id,
         problem_id=row.problem_id,

@@ -16,6 +16,7 @@ from palio.corpus.earlier import Earlier, Settled, settled_rows
 from palio.corpus.funnel import Funnel
 from palio.corpus.gates import Drop, Gate
 from palio.corpus.judged import Judged
+from palio.corpus.origin import file_name, made_of, ran_by
 from palio.corpus.screening import TAKEN_DOWN
 from palio.corpus.standing import Standing
 from palio.records import InputError, Problem, Record, from_json, to_json
@@ -35,6 +36,7 @@ class Notice(Record, frozen=True):
         day: date of the take-down as given by the caller, "" when none was.
         rows: kept rows that went.
         rejects: rejected rows that went.
+        removed: trajectory ids of all rows that went; rows made of them by salvage went too.
     """
 
     agents: tuple[str, ...] = ()
@@ -45,6 +47,7 @@ class Notice(Record, frozen=True):
     day: str = ""
     rows: int = 0
     rejects: int = 0
+    removed: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether it names anything."""
@@ -57,15 +60,19 @@ class Named:
     def __init__(self, notices: Sequence[Notice]) -> None:
         self._notices: list[tuple[Notice, list[frozenset[str]]]] = []
         for one in notices:
-            lists = (one.trajectories, one.problems, one.agents, one.sources)
+            made = (*one.trajectories, *one.removed)
+            lists = (one.trajectories, made, one.problems, one.agents, one.sources)
             self._notices.append((one, [frozenset(names) for names in lists]))
 
     def by(self, ids: tuple[str, str, str], source: str) -> Notice | None:
         """The first notice that names a row with these ids (trajectory, problem, agent)."""
-        for notice, (trajectories, problems, agents, sources) in self._notices:
-            if ids[0] in trajectories or ids[1] in problems or ids[2] in agents:
+        trajectory, problem, agent = ids
+        for notice, (trajectories, made, problems, agents, sources) in self._notices:
+            if trajectory in trajectories or made_of(source) in made:
                 return notice
-            if source and (source in sources or source.partition(":")[2] in sources):
+            if problem in problems or not agents.isdisjoint((agent, ran_by(agent))):
+                return notice
+            if source in sources or (file_name(source) or source) in sources:
                 return notice
         return None
 
@@ -121,33 +128,39 @@ def take_down(
     before.refuse_as(out)
     if not notice:
         raise InputError("nothing is named", remedy="name an agent, trajectory, problem or source")
-    named = Named([notice])
+    done = _counted(before, notice)
+    notices = (*read_notices(before.folder), done)
+    return _rebuilt(before, notices, problems, out), done
+
+
+def _counted(before: Standing, notice: Notice) -> Notice:
+    """The notice with what it removes: rows that it names, and rows made of them."""
     gone: set[str] = set()
-    rows = rejects = 0
-    for row in settled_rows(before.folder):
-        if named.by(row.ids, row.source):
-            gone.add(row.ids[0])
-            kept = not row.step and row.kept
-            rows, rejects = rows + kept, rejects + (not kept)
+    for named in (Named([notice]), None):
+        named = named or Named([msgspec.structs.replace(notice, removed=tuple(gone))])
+        rows = rejects = 0
+        for row in settled_rows(before.folder):
+            if named.by(row.ids, row.source):
+                gone.add(row.ids[0])
+                rows, rejects = rows + row.kept, rejects + (not row.kept)
     if not rows and not rejects:
         raise InputError(
             "no row of the corpus is named by this take-down",
             where=str(before.folder),
             remedy="`palio corpus show` and provenance.jsonl have the ids and sources",
         )
-    done = msgspec.structs.replace(notice, rows=rows, rejects=rejects)
-    notices = (*read_notices(before.folder), done)
-    return _rebuilt(before, notices, gone, problems, out), done
+    removed = tuple(sorted(gone - {""}))
+    return msgspec.structs.replace(notice, rows=rows, rejects=rejects, removed=removed)
 
 
 def _rebuilt(
     before: Standing,
     notices: tuple[Notice, ...],
-    gone: set[str],
     problems: Iterable[Problem],
     out: Path,
 ) -> Funnel:
     named = Named(notices[-1:])
+    gone = frozenset(notices[-1].removed)
 
     def left() -> Iterator[Settled]:
         rows = settled_rows(before.folder)
