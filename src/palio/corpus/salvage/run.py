@@ -10,6 +10,7 @@ import io
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
@@ -126,42 +127,49 @@ def salvage(
     if workers < 1:
         raise InputError(f"workers {workers} must be at least 1")
     chosen = config or SalvageConfig()
-    counts = _Counts()
     out.mkdir(parents=True, exist_ok=True)
     (out / MANIFEST).unlink(missing_ok=True)
 
     def one(trajectory: Trajectory) -> Trajectory | Drop:
         drop = accept(trajectory) if accept else None
+        if drop is not None:
+            return drop
         replayer = worlds.replayer(trajectory)
-        if drop is None and replayer is None:
-            drop = Drop(reason="catalogue_missing", detail=trajectory.catalogue)
-        if drop is not None or replayer is None:
-            return drop or Drop(reason="catalogue_missing")
+        if replayer is None:
+            return Drop(reason="catalogue_missing", detail=trajectory.catalogue)
         return salvage_one(trajectory, replayer, rewriter, chosen)
 
-    rejects = RejectWriter(out, keep_bodies=True)
-    try:
-        with (
-            replacing(out / ROWS) as raw,
-            zstandard.ZstdCompressor(level=3).stream_writer(raw, closefd=False) as packed,
-            io.BufferedWriter(packed, 1 << 20) as stream,  # type: ignore[type-var]
-        ):
-            for done, (source, made) in enumerate(_mapped(one, trajectories, workers), start=1):
-                counts.add(source.agent.name, made)
-                if isinstance(made, Drop):
-                    ids = (source.trajectory_id, source.problem_id, source.agent.name)
-                    rejects.write("salvage", made, ids, to_json(source))
-                else:
-                    stream.write(to_json(made) + b"\n")
-                if progress is not None:
-                    progress(done)
-    finally:
-        rejects.close()
+    counts = _Counts()
+    _write(out, _mapped(one, trajectories, workers), counts, progress)
     report = counts.report(rewriter.rewriter_id, unread)
     if report.taken != report.salvaged + sum(report.rejected.values()):
         raise IntegrityError("a trace was lost while salvaging", where=str(out))
     write_manifest(_manifest(out, chosen, report, inputs or {}), out / MANIFEST)
     return report
+
+
+def _write(
+    out: Path,
+    pairs: Iterable[tuple[Trajectory, Trajectory | Drop]],
+    counts: _Counts,
+    progress: Callable[[int], None] | None,
+) -> None:
+    """Rows to one file, rejects to the other, every trace to the counts."""
+    with (
+        closing(RejectWriter(out, keep_bodies=True)) as rejects,
+        replacing(out / ROWS) as raw,
+        zstandard.ZstdCompressor(level=3).stream_writer(raw, closefd=False) as packed,
+        io.BufferedWriter(packed, 1 << 20) as stream,  # type: ignore[type-var]
+    ):
+        for done, (source, made) in enumerate(pairs, start=1):
+            counts.add(source.agent.name, made)
+            if isinstance(made, Drop):
+                ids = (source.trajectory_id, source.problem_id, source.agent.name)
+                rejects.write("salvage", made, ids, to_json(source))
+            else:
+                stream.write(to_json(made) + b"\n")
+            if progress is not None:
+                progress(done)
 
 
 def _mapped(
