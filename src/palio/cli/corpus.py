@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from palio.cli.corpus_formats import export, import_traces
+from palio.cli.corpus_leaks import register
 from palio.cli.corpus_salvage import salvage
 
 if TYPE_CHECKING:
@@ -18,7 +20,10 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+app.command("import")(import_traces)
+app.command()(export)
 app.command()(salvage)
+register(app)
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 FOLDER = typer.Argument(..., help="Folder of a finished `palio corpus build`.")
@@ -32,6 +37,8 @@ def build(
     out: Path = typer.Option(..., help="Corpus folder to write."),
     config: Path | None = typer.Option(None, help="TOML with keys of CorpusConfig."),
     keep_pools: Path | None = typer.Option(None, help="Earlier corpus whose split must stay."),
+    links: Path | None = typer.Option(None, help="TOML with must and cannot: pairs of problems."),
+    vectors: Path | None = typer.Option(None, help="Folder that keeps vectors of embedding edges."),
     encoder: str = typer.Option("lexical", help="Title similarity: lexical or minilm."),
     workers: int = typer.Option(2, min=1, help="Processes that judge."),
     as_json: bool = AS_JSON,
@@ -44,11 +51,15 @@ def build(
     from palio.corpus.judged import Panel, judge_all
     from palio.corpus.reading import TraceReader
     from palio.judging.encoders import encoder_named
+    from palio.suites.embedding import vector_store
     from palio.suites.files import read_any_suite
+    from palio.suites.links import read_links
     from palio.world.artefacts import file_digest
     from palio.world.catalogue import read_catalogue
 
     chosen = read_config(config) if config else CorpusConfig()
+    if links:
+        chosen = chosen.linked(read_links(links))
     problems = [problem for path in suite for problem in read_any_suite(path)[0].problems]
     catalogues = [read_catalogue(path)[0] for path in catalogue]
     profiles = tuple(dict.fromkeys(p for p in (chosen.outcome, "oro", "strict") if p != "none"))
@@ -69,6 +80,7 @@ def build(
             out,
             inputs=inputs,
             previous=read_pools(keep_pools) if keep_pools else None,
+            vectors=vector_store(chosen.guard.embedding, vectors),
             unread=reader.rejects,
             progress=progress,
         )

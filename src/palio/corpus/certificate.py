@@ -22,16 +22,18 @@ from palio.suites.alarms import Alarm
 from palio.suites.clusters import Edge
 from palio.suites.grams import grams_of
 from palio.suites.guard import ALGORITHM, GuardConfig, Suspicion
+from palio.suites.keys import keys_of
 from palio.suites.lexical import WordWeights, most_similar, word_weights
 from palio.suites.pools import check_disjoint
-from palio.suites.registry import entry_of, known_problems
+from palio.suites.registry import fingerprint, known_problems
 from palio.suites.words import request_words
 from palio.world.artefacts import file_digest, write_lines
 
 CERTIFICATE = "certificate.json"
 PROBLEM_FILE = "problems.jsonl"
 NEVER_FILE = "never-touch.json"
-"""Hashes of the never-touch problems, in the form of a registry entry."""
+"""Hashes of the keys of never-touch problems by rule; nothing else of them is published."""
+HASHED = ("problem", "product", "spec", "text", "family")
 WEIGHT_FILE = "weights.json"
 """The word weights, where never-touch problems are part of them and so nobody can count again."""
 
@@ -134,8 +136,7 @@ def certify(
     weights = word_weights(problems.values())
     if len(public) < len(problems):
         hidden = [problem for name, problem in problems.items() if name not in public]
-        entry = entry_of(hidden, name=NEVER, version="1", source="this corpus", licence="")
-        write_lines(folder / NEVER_FILE, [to_json(entry), b"\n"])
+        write_lines(folder / NEVER_FILE, [to_json(_hashes(hidden)), b"\n"])
         write_lines(folder / WEIGHT_FILE, [to_json(weights), b"\n"])
     compared, rows = _compared(folder, public, separation, config)
     clear = {name: p for name, p in public.items() if name not in separation.quarantine}
@@ -170,6 +171,14 @@ def certify(
     )
     write_lines(folder / CERTIFICATE, [msgspec.json.format(to_json(certificate)), b"\n"])
     return certificate
+
+
+def _hashes(problems: Sequence[Problem]) -> dict[str, list[str]]:
+    """Rule -> sorted hashes of the keys of problems that are not published."""
+    return {
+        rule: sorted({fingerprint(rule, key) for p in problems for key in keys_of(p, rule)})
+        for rule in HASHED
+    }
 
 
 def _digests(folder: Path) -> dict[str, str]:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from palio.records import Axis, ConfigError, Profile, Record, digest
 from palio.suites.clusters import EDGE_KINDS, EdgeKind
 from palio.suites.guard import GuardConfig
+from palio.suites.links import Links
 from palio.suites.pools import DEFAULT_FRACTIONS, DEFAULT_SALT, check_fractions
 
 PIPELINE_VERSION = "1"
@@ -104,6 +106,10 @@ class CorpusConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fiel
     def digest(self) -> str:
         """Digest over every field, defaults included."""
         return digest(self)
+
+    def linked(self, links: Links) -> CorpusConfig:
+        """The configuration with these links instead of its own."""
+        return replace(self, guard=replace(self.guard, links=links))
 
     def axis_of(self, richness: float | None) -> Axis:
         """The axis of a richness under this configuration's thresholds."""

@@ -131,6 +131,27 @@ class VectorStore:
         write_lines(self._path, [buffer.getvalue()])
 
 
+def vector_store(rule: EmbeddingRule | None, folder: Path | None = None) -> VectorStore | None:
+    """The vectors of a rule's model, None without a rule.
+
+    Raises:
+        ConfigError: no such model.
+        MissingDependencyError: it is not installed.
+    """
+    return None if rule is None else VectorStore(embedder_of(rule), folder)
+
+
+def embedder_of(rule: EmbeddingRule) -> Embedder:
+    """The model that a rule names.
+
+    Raises:
+        ConfigError: no such model.
+        MissingDependencyError: it is not installed.
+    """
+    rule.checked()
+    return MiniLmEmbedder()
+
+
 def near_pairs(
     problems: Sequence[Problem], vectors: Vectors, least: float
 ) -> list[tuple[str, str, float]]:

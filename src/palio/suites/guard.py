@@ -23,7 +23,7 @@ from palio.suites.clusters import (
     edge_kinds,
     shared_key_edges,
 )
-from palio.suites.embedding import Embedder, EmbeddingRule, MiniLmEmbedder, VectorStore, near_pairs
+from palio.suites.embedding import EmbeddingRule, VectorStore, near_pairs, vector_store
 from palio.suites.grams import GramRule, shared_grams
 from palio.suites.keys import family_keys
 from palio.suites.lexical import LexicalRule, likenesses, word_weights
@@ -144,7 +144,8 @@ def guard(
         drawn["lexical"], weak, weights = _lexical(rows, config, apart)
         suspicions += weak
     if config.embedding is not None:
-        store = store or VectorStore(embedder_of(config.embedding))
+        store = store or vector_store(config.embedding)
+        assert store is not None
         model = store.model_id
         drawn["embedding"], weak = _embedded(rows, config.embedding, store, apart)
         suspicions += weak
@@ -161,17 +162,6 @@ def guard(
         weights=weights,
         model=model,
     )
-
-
-def embedder_of(rule: EmbeddingRule) -> Embedder:
-    """The model that a rule names.
-
-    Raises:
-        ConfigError: no such model.
-        MissingDependencyError: it is not installed.
-    """
-    rule.checked()
-    return MiniLmEmbedder()
 
 
 def _open(suspicion: Suspicion, clustering: Clustering) -> bool:
