@@ -1,4 +1,4 @@
-"""In a corpus, salvaged rows are marked, let in only on request, and never more than their share."""
+"""In a corpus, salvaged rows are marked, come in only on request, and never beyond their share."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_nothing_else_changes_when_there_is_nothing_salvaged(tmp_path: Path) -> 
 
 
 def test_a_table_of_titles_is_an_oracle_search() -> None:
-    world, problems = world_and_problems()
+    problems = world_and_problems()[1]
     gate = without_oracle({problem.problem_id: problem for problem in problems})
     caught = 0
     for problem, row in zip(problems, judged(runs("narrator")), strict=True):

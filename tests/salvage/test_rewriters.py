@@ -32,7 +32,9 @@ OWN = token_set(
 def moments(trajectory: Trajectory) -> Iterator[tuple[Moment, str]]:
     """The moments of a salvaged row with what was thought in them."""
     made = salvage_one(trajectory, replayer(), Narrator(), SalvageConfig())
-    assert isinstance(made, Trajectory)
+    if isinstance(made, Drop):
+        assert made.reason == "unfounded"
+        return
     steps: list[Step] = []
     results = {event.call_id: event.result for event in made.dispatches}
     for message in made.messages:
@@ -105,6 +107,27 @@ def test_the_narrator_admits_what_the_record_does_not_support() -> None:
     thinking = Narrator().thinking(seen)
     assert "1111 under 42 90 no." in thinking
     assert "nothing matches in full" in thinking
+
+
+def test_the_narrator_does_not_argue_against_the_record() -> None:
+    """Another result of the same search holds what the choice lacks: no text could be honest."""
+    rows = [
+        {"product_id": name, "shop_id": "22", "title": "vaigro vertex mug", "price": price}
+        for name, price in (("1111", 90), ("2222", 30))
+    ]
+    views = [{"product_id": row["product_id"], "attributes": {}} for row in rows]
+    found = Step(tool="find_product", arguments={"q": "vaigro mug"}, result=json.dumps(rows))
+    ids = {"product_ids": "1111,2222"}
+    view = Step(tool="view_product_information", arguments=ids, result=json.dumps(views))
+    query = "show me a mug from vaigro for no more than 42, please."
+
+    def choosing(product_id: str) -> Moment:
+        calls = (("recommend_product", {"product_ids": product_id}),)
+        return Moment(query=query, steps=(found, view), calls=calls, compact=True)
+
+    with pytest.raises(UnfoundedError, match="2222 has under 42"):
+        Narrator().thinking(choosing("1111"))
+    assert "recommend 2222 rather than 1111" in Narrator().thinking(choosing("2222"))
 
 
 class Scripted:

@@ -43,6 +43,19 @@ def salvaged(trajectory: Trajectory) -> Trajectory:
     return made
 
 
+def honest(agent: str) -> list[Trajectory]:
+    """Runs whose own record does not speak against the choice; the others are dropped for that."""
+    kept = []
+    for trajectory in runs(agent):
+        made = salvage_one(trajectory, replayer(), Narrator(), CONFIG)
+        if isinstance(made, Drop):
+            assert made.reason == "unfounded", made
+        else:
+            kept.append(trajectory)
+    assert len(kept) > len(runs(agent)) / 2
+    return kept
+
+
 def dropped(trajectory: Trajectory, config: SalvageConfig = CONFIG) -> Drop:
     made = salvage_one(trajectory, replayer(), Narrator(), config)
     assert isinstance(made, Drop)
@@ -51,7 +64,7 @@ def dropped(trajectory: Trajectory, config: SalvageConfig = CONFIG) -> Drop:
 
 @pytest.mark.parametrize("agent", SUBTASK)
 def test_an_honest_trace_becomes_an_agentic_one_that_replays_to_the_byte(agent: str) -> None:
-    for source in runs(agent):
+    for source in honest(agent):
         made = salvaged(source)
         replay = replayer().replay(made)
         assert all(seen.exact and seen.status == "match" for seen in replay.observations)
@@ -66,7 +79,7 @@ def test_an_honest_trace_becomes_an_agentic_one_that_replays_to_the_byte(agent: 
 
 
 def test_one_call_a_turn_and_the_answer_at_the_end() -> None:
-    made = salvaged(runs("classifier")[0])
+    made = salvaged(honest("classifier")[0])
     assistant = [message for message in made.messages if message.role == "assistant"]
     names = [[call.function.name for call in message.tool_calls] for message in assistant]
     assert names[-1] == ["recommend_product", "terminate"]

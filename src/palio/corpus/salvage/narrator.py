@@ -1,7 +1,9 @@
 """Offline, thinking is put together from what the moment shows; no word of it comes from elsewhere.
 
 The style is that of the scripted models (`palio.agents.scripted`), since a small model learns from
-wanted and seen side by side. Where the record does not support a choice the text says so.
+wanted and seen side by side. Where the record does not support a choice the text says so; where it
+speaks against it, because another product of the same search holds what the choice lacks, there is
+no honest text and none is written.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from palio.agents.scripted.candidates import money, row_id
 from palio.agents.scripted.conversation import read_rows
 from palio.agents.scripted.verdicts import verdict
 from palio.corpus.conversation import product_ids
-from palio.corpus.salvage.moment import Moment
+from palio.corpus.salvage.moment import Moment, UnfoundedError
 from palio.corpus.salvage.scene import SEARCHES, VIEW, Look, Scene
 
 RECOMMEND = "recommend_product"
@@ -26,7 +28,11 @@ class Narrator:
     rewriter_id = "narrator-1"
 
     def thinking(self, moment: Moment) -> str:
-        """See `palio.corpus.salvage.moment.Rewriter`; never raises."""
+        """See `palio.corpus.salvage.moment.Rewriter`.
+
+        Raises:
+            UnfoundedError: the record speaks against what is recommended.
+        """
         scene = Scene(moment)
         tool, arguments = moment.calls[0]
         notes = _of_the_last_result(scene)
@@ -117,6 +123,7 @@ _NEXT = {
 
 def _recommending(scene: Scene, picks: Sequence[str]) -> list[str]:
     looks = [look for pick in picks if (look := scene.looks.get(pick)) is not None]
+    _object(scene, looks, picks)
     unsaid = [look for look in looks if look.checks and not look.said]
     notes = [verdict(look.product_id, look.checks) for look in unsaid]
     shops, one_shop = _shops(scene, picks)
@@ -130,6 +137,18 @@ def _recommending(scene: Scene, picks: Sequence[str]) -> list[str]:
     if rival:
         return [*notes, f"so recommend {names} rather than {rival[0]}, because {rival[1]}."]
     return [*notes, f"so recommend {names}."]
+
+
+def _object(scene: Scene, looks: Sequence[Look], picks: Sequence[str]) -> None:
+    for look in looks:
+        search = scene.ranks.get(look.product_id, (0, 0))[0]
+        for other in () if look.holds else scene.looks.values():
+            rank = scene.ranks.get(other.product_id, (0, 0))
+            if other.checks and other.holds and rank[0] == search and other.product_id not in picks:
+                raise UnfoundedError(
+                    f"the record speaks against {look.product_id}: {other.product_id} has "
+                    f"{look.failed[0].wanted}"
+                )
 
 
 def _shops(scene: Scene, picks: Sequence[str]) -> tuple[list[str], bool]:
