@@ -24,7 +24,7 @@ NOUNS = (
     "train",
     "eval",
 )
-COMMANDS = ("demo", "schema", "serve")
+COMMANDS = ("demo", "replay", "schema", "serve")
 
 app = typer.Typer(
     name="palio",
