@@ -227,16 +227,16 @@ class Author:
         return self.rng.choice(self.material.values[name])
 
     def least(self) -> Document:
-        """Ids with prices, then the one with the least price."""
+        """Ids with prices, then the least price and its id."""
         out: Document = []
         for _ in range(6):
             count, top = self.rng.choice((2, 2, 3, 3, 4)), self.rng.choice((99, 500, 999))
             prices = self.rng.sample(range(10, top + 1), count)
             pairs = [(self.number(4), price) for price in prices]
-            listed = " ".join(f"{number} {price}." for number, price in pairs)
+            listed = " ".join(f"{number} {price} {number}." for number, price in pairs)
             number, price = min(pairs, key=lambda pair: pair[1])
             out.append(Segment(listed, False))
-            out.append(Segment(f" {number} {price}.", True))
+            out.append(Segment(f" {price} {number}.", True))
             out.append(Segment("\n", False))
         return out
 

@@ -38,7 +38,8 @@ def read_request(body: Mapping[str, Any], most: int) -> Wish:
         _refuse("messages must be a non-empty list")
     if body.get("n") not in (None, 1):
         _refuse("only one choice a request (n = 1)")
-    wanted = body.get("max_completion_tokens") or body.get("max_tokens") or most
+    limits = (body.get("max_completion_tokens"), body.get("max_tokens"), most)
+    wanted = next(limit for limit in limits if limit is not None)
     return Wish(
         messages=tuple(_message(each) for each in raw),
         max_tokens=int(_number(wanted, "max_tokens", 1, 1 << 20)),

@@ -30,7 +30,7 @@ from palio.train.model import Qwen3
 from palio.train.optimiser import Optimiser
 from palio.train.recipe import Recipe
 from palio.train.team import Team
-from palio.train.tokenizer import ChatTokenizer, train_tokenizer
+from palio.train.tokenizer import ChatTokenizer, Encoded, train_tokenizer
 from palio.world.artefacts import file_digest
 
 CURVE, STATE = "curve.jsonl", "state.pt"
@@ -126,7 +126,8 @@ class _Run:
             raise self._refusal("an unfinished run")
         for name in (BASE, SFT):
             manifest = self._manifest(name)
-            if manifest and (manifest["config"], manifest["inputs"]) != (self.config, self.inputs):
+            made_of = manifest.get("config_digest"), manifest.get("inputs", {})
+            if manifest and made_of != (digest(self.config), self.inputs):
                 raise self._refusal(f"the checkpoint {name!r}")
 
     def _refusal(self, what: str) -> ResumeError:
@@ -170,18 +171,14 @@ class _Run:
         if not self.is_done(BASE):
             mixture = Mixture([("documents", documents, 1.0)], recipe.base.batch, self._seed(BASE))
             self._stage(BASE, recipe.base, mixture, start, team, {"documents": len(documents)})
-        encoded = start.tokenizer.encode_chats(conversations)
-        examples = [Example.of(one, recipe.longest) for one in encoded]
-        kept = [one for one in examples if one is not None]
-        if not kept:
-            raise InputError("no trajectory of the corpus is short enough to be trained on")
+        kept = self._examples(start.tokenizer.encode_chats(conversations), "trajectory")
         share = recipe.sft.documents
         mixture = Mixture(
             [("trajectories", kept, 1.0 - share), ("documents", documents, share)],
             recipe.sft.batch,
             self._seed(SFT),
         )
-        counts = {"trajectories": len(kept), "dropped": len(examples) - len(kept)}
+        counts = {"trajectories": len(kept), "dropped": len(conversations) - len(kept)}
         self._stage(SFT, recipe.sft, mixture, start, team, counts)
         (self.out / STATE).unlink(missing_ok=True)
 
@@ -209,8 +206,17 @@ class _Run:
         count = max(1, recipe.base.tokens // _DOCUMENT_TOKENS)
         author = Author(Material(sample), self._seed(BASE))
         written = author.write(recipe.base.documents, count)
-        examples = [Example.of(one, recipe.longest) for one in tokenizer.encode_segments(written)]
-        return [one for one in examples if one is not None]
+        return self._examples(tokenizer.encode_segments(written), "document")
+
+    def _examples(self, encoded: Sequence[Encoded], what: str) -> list[Example]:
+        made = [Example.of(one, self.recipe.longest) for one in encoded]
+        kept = [one for one in made if one is not None]
+        if not kept:
+            raise InputError(
+                f"no {what} is as short as {self.recipe.longest} tokens",
+                remedy="raise `longest` in the recipe",
+            )
+        return kept
 
     def _stage(
         self,

@@ -40,13 +40,17 @@ class Transcript:
         ids.extend(self._encode(text + REPLY))
         return ids
 
-    def remember(self, prompt: Sequence[int], sampled: Sequence[int]) -> str:
-        """Keep what was sampled after a prompt; returns its text without the end token."""
+    def remember(self, prompt: Sequence[int], sampled: list[int]) -> str:
+        """Keep what was sampled after a prompt; returns its text without the end token.
+
+        A turn that was cut off has no end token yet; in a longer conversation it has one.
+        """
         text = self._tokenizer.decode(sampled).removesuffix(END)
-        if sampled and sampled[-1] == self._tokenizer.end:
-            self._sampled[hash(tuple(prompt)), text + END] = tuple(sampled)
-            if len(self._sampled) > _REMEMBERED:
-                self._sampled.popitem(last=False)
+        end = self._tokenizer.end
+        whole = sampled if sampled[-1:] == [end] else [*sampled, end]
+        self._sampled[hash(tuple(prompt)), text + END] = tuple(whole)
+        if len(self._sampled) > _REMEMBERED:
+            self._sampled.popitem(last=False)
         return text
 
     def _encode(self, text: str) -> tuple[int, ...]:
