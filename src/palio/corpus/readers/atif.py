@@ -7,9 +7,11 @@ said stays. References to other trajectories are listed and never followed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
+
+import msgspec
 
 from palio.corpus.readers.assembly import external_agent, imported
 from palio.corpus.readers.calls import read_tools
@@ -17,7 +19,8 @@ from palio.corpus.readers.conversation import Conversation
 from palio.corpus.readers.links import has_cycle, is_cyclic
 from palio.corpus.readers.losses import Imported, LossList, UnreadableError
 from palio.corpus.readers.record import Note
-from palio.records import Ending, Usage
+from palio.corpus.readers.shapes import listed, mapping, texted
+from palio.records import AgentRef, Trajectory, Usage
 
 OWN = "palio"
 """Key in `extra` under which palio's writer keeps what ATIF has no field for."""
@@ -36,6 +39,15 @@ _STEP_KEYS = frozenset(
         *("llm_call_count", "is_copied_context"),
     )
 )
+_OWN_TYPES = {
+    field.name: field.type
+    for field in msgspec.structs.fields(Trajectory)
+    if field.name
+    not in {
+        *("trajectory_id", "agent", "events", "messages", "tools"),
+        *("source", "isolation", "eligible", "schema_version"),
+    }
+}
 _METRICS = ("cached_tokens", "cost_usd", "prompt_token_ids", "completion_token_ids", "logprobs")
 
 
@@ -45,24 +57,28 @@ def is_atif(row: Any) -> bool:
         return False
     if str(row.get("schema_version")).upper().startswith("ATIF"):
         return True
-    return any(isinstance(step, dict) and step.get("source") in _ROLE for step in row["steps"])
+    return any(texted(mapping(step).get("source")) in _ROLE for step in row["steps"])
 
 
-def read_atif(row: Mapping[str, Any], source: str) -> Iterator[Imported]:
+def read_atif(row: Mapping[str, Any], source: str) -> list[Imported]:
     """The document's trajectory, then those of its embedded subagents, depth first.
 
     Raises:
-        UnreadableError: a step is none.
+        UnreadableError: a step of the document itself is none; an unreadable subagent is a loss.
     """
-    waiting: list[Mapping[str, Any]] = [row]
     losses = LossList()
     if _refers_in_circles(row):
         losses.add("cyclic_reference", "subagent_trajectory_ref")
+    found = [_one(row, source, losses)]
+    waiting = list(reversed(_subagents(row)))
     while waiting:
         document = waiting.pop()
-        yield _one(document, source, losses)
         waiting += reversed(_subagents(document))
-        losses = LossList()
+        try:
+            found.append(_one(document, source, LossList()))
+        except UnreadableError as error:
+            losses.add("subagent", str(document.get("trajectory_id") or error.what))
+    return [Imported(found[0].trajectory, tuple(losses.all)), *found[1:]]
 
 
 def _one(row: Mapping[str, Any], source: str, losses: LossList) -> Imported:
@@ -75,14 +91,16 @@ def _one(row: Mapping[str, Any], source: str, losses: LossList) -> Imported:
         _read_step(conversation, step, f"steps[{index}]", notes, origin)
     if not conversation.messages:
         raise UnreadableError("empty", "the document has no step to keep")
-    agent = row["agent"] if isinstance(row.get("agent"), Mapping) else {}
+    agent = mapping(row.get("agent"))
     losses.unknown(row, _KEYS)
     losses.unknown(agent, ("name", "version", "model_name", "tool_definitions", "extra"), "agent")
     losses.dropped(agent, ("extra",), "agent")
     losses.dropped(row, ("notes", "final_metrics", "continued_trajectory_ref"))
-    for index, sub in enumerate(row.get("subagent_trajectories") or []):
+    for index, sub in enumerate(listed(row.get("subagent_trajectories"))):
         if not is_atif(sub):
             losses.add("subagent", f"subagent_trajectories[{index}]")
+    own = _own_fields(row, losses)
+    named = external_agent(agent.get("name"), agent.get("model_name"), agent.get("version"))
     return imported(
         conversation,
         source,
@@ -91,33 +109,35 @@ def _one(row: Mapping[str, Any], source: str, losses: LossList) -> Imported:
         tools=read_tools(agent.get("tool_definitions"), losses, "agent.tool_definitions"),
         **{
             "trajectory_id": str(row.get("trajectory_id") or row.get("session_id") or ""),
-            "agent": external_agent(
-                agent.get("name"), agent.get("model_name"), agent.get("version")
-            ),
-            **_own_fields(row, losses),
+            **own,
+            "agent": _with_own(named, own.get("agent")),
         },
     )
 
 
+def _with_own(agent: AgentRef, own: Mapping[str, Any] | None) -> AgentRef:
+    """The agent with the kind and digest that palio's writer kept."""
+    kept = {key: own[key] for key in ("kind", "digest") if key in own} if own else {}
+    try:
+        return msgspec.convert({**msgspec.to_builtins(agent), **kept}, AgentRef)
+    except msgspec.ValidationError:
+        return agent
+
+
 def _own_fields(row: Mapping[str, Any], losses: LossList) -> dict[str, Any]:
-    """Fields that palio's writer kept in `extra`; anybody else's extra is listed."""
-    extra = row.get("extra")
-    if not isinstance(extra, Mapping):
-        losses.dropped(row, ("extra",))
-        return {}
-    for key in extra:
-        if key != OWN:
-            losses.add("not_carried", f"extra.{key}")
-    own = extra.get(OWN)
-    if not isinstance(own, Mapping):
-        return {}
-    texts = ("problem_id", "query", "kind", "suite_id", "catalogue", "catalogue_digest")
-    fields: dict[str, Any] = {key: own[key] for key in texts if isinstance(own.get(key), str)}
-    fields |= {key: own[key] for key in ("seed", "attempt") if isinstance(own.get(key), int)}
-    if "answer" in own:
-        fields["answer"] = own["answer"]
-    if own.get("ending") in list(Ending):
-        fields["ending"] = Ending(own["ending"])
+    """Fields of the trajectory that palio's writer kept."""
+    own = _own(row, "", losses)
+    fields: dict[str, Any] = {}
+    for name, value in own.items():
+        if name == "agent" and isinstance(value, Mapping):
+            fields["agent"] = value
+        elif name not in _OWN_TYPES:
+            losses.add("unknown_key", f"extra.{OWN}.{name}")
+        else:
+            try:
+                fields[name] = msgspec.convert(value, _OWN_TYPES[name])
+            except msgspec.ValidationError:
+                losses.add("own_field", f"extra.{OWN}.{name}")
     return fields
 
 
@@ -125,18 +145,19 @@ def _read_step(
     conversation: Conversation, step: Any, where: str, notes: dict[int, Note], origin: float | None
 ) -> None:
     losses = conversation.losses
-    if not isinstance(step, Mapping) or step.get("source") not in _ROLE:
+    if texted(mapping(step).get("source")) not in _ROLE:
         raise UnreadableError("step", f"{where} is no step")
     losses.unknown(step, _STEP_KEYS, where)
     agent = step["source"] == "agent"
     if step.get("is_copied_context") is True and agent:
         losses.add("copied_context", where)
         return
-    own = _own_step(step, where, losses)
+    kept = _own(step, where, losses)
+    own = {key: kept[key] for key in ("content", "name", "rationalised") if key in kept}
     raw: dict[str, Any] = {"role": _ROLE[step["source"]], "content": step.get("message"), **own}
     if agent:
         raw["reasoning_content"] = step.get("reasoning_content")
-        raw["tool_calls"] = [_call(call) for call in step.get("tool_calls") or []]
+        raw["tool_calls"] = [_call(call) for call in listed(step.get("tool_calls"))]
         if raw["tool_calls"] and raw["content"] == "" and "content" not in own:
             raw["content"] = None  # ATIF requires a text where OpenAI has null
     else:
@@ -153,27 +174,26 @@ def _read_step(
     _add_results(conversation, results, where, "" if raw.get("tool_calls") else raw["role"])
 
 
-def _own_step(step: Mapping[str, Any], where: str, losses: LossList) -> dict[str, Any]:
-    extra = step.get("extra")
+def _own(holder: Mapping[str, Any], where: str, losses: LossList) -> Mapping[str, Any]:
+    """What palio's writer kept in an `extra`; anybody else's extra is listed."""
+    extra = holder.get("extra")
     if not isinstance(extra, Mapping):
-        losses.dropped(step, ("extra",), where)
+        losses.dropped(holder, ("extra",), where)
         return {}
     for key in extra:
         if key != OWN:
-            losses.add("not_carried", f"{where}.extra.{key}")
-    own = extra.get(OWN)
-    known = ("content", "name", "rationalised")
-    return {key: own[key] for key in known if key in own} if isinstance(own, Mapping) else {}
+            losses.add("not_carried", f"{where}.extra.{key}" if where else f"extra.{key}")
+    return mapping(extra.get(OWN))
 
 
 def _call(call: Any) -> Any:
     """A call of ATIF as one of OpenAI; the text that palio's writer kept wins."""
     if not isinstance(call, Mapping):
         return call
-    extra = call["extra"] if isinstance(call.get("extra"), Mapping) else {}
-    own = extra.get(OWN)
+    extra = mapping(call.get("extra"))
+    own = mapping(extra.get(OWN))
     arguments = {key: call[key] for key in ("arguments",) if key in call}
-    if isinstance(own, Mapping) and isinstance(own.get("arguments"), str):
+    if isinstance(own.get("arguments"), str):
         arguments = {"arguments": own["arguments"]}
     rest = {key: extra[key] for key in extra if key != OWN}
     function = {"name": call.get("function_name"), **arguments}
@@ -189,8 +209,8 @@ def _results(step: Mapping[str, Any], where: str, losses: LossList) -> list[Mapp
     given = observation.get("results") if isinstance(observation, Mapping) else observation
     if isinstance(given, str):
         given = [{"content": given}]
-    found = []
-    for index, result in enumerate(given if isinstance(given, list) else []):
+    found: list[Mapping[str, Any]] = []
+    for index, result in enumerate(listed(given)):
         place = f"{where}.observation.results[{index}]"
         if not isinstance(result, Mapping):
             losses.add("result_shape", place)
@@ -198,8 +218,10 @@ def _results(step: Mapping[str, Any], where: str, losses: LossList) -> list[Mapp
         losses.unknown(
             result, ("source_call_id", "content", "subagent_trajectory_ref", "extra"), place
         )
-        losses.dropped(result, ("subagent_trajectory_ref", "extra"), place)
-        found.append(result)
+        losses.dropped(result, ("subagent_trajectory_ref",), place)
+        own = _own(result, place, losses)
+        kept = {"source_call_id": own["tool_call_id"]} if "tool_call_id" in own else {}
+        found.append({**result, **kept, "name": own.get("name")})
     return found
 
 
@@ -212,7 +234,8 @@ def _add_results(
         said = {"content": result["content"]} if "content" in result else {}
         call_id = result.get("source_call_id")
         if call_id or not speaker:
-            conversation.add({"role": "tool", "tool_call_id": call_id, **said}, place)
+            named = {"name": result["name"]} if result.get("name") else {}
+            conversation.add({"role": "tool", "tool_call_id": call_id, **named, **said}, place)
         else:
             conversation.losses.add("observation_as_message", place)
             role = "system" if speaker == "system" else "user"
@@ -227,7 +250,7 @@ def _note(
     *,
     inferred: bool,
 ) -> Note:
-    metrics = step["metrics"] if isinstance(step.get("metrics"), Mapping) else {}
+    metrics = mapping(step.get("metrics"))
     losses.unknown(
         metrics, (*_METRICS, "prompt_tokens", "completion_tokens", "extra"), f"{where}.metrics"
     )
@@ -281,18 +304,15 @@ def _refers_in_circles(row: Mapping[str, Any]) -> bool:
         named = links.setdefault(own, [])
         if isinstance(document.get("continued_trajectory_ref"), str):
             named.append(document["continued_trajectory_ref"])
-        for step in document.get("steps") or []:
-            observation = step.get("observation") if isinstance(step, Mapping) else None
-            results = observation.get("results") if isinstance(observation, Mapping) else None
-            for result in results if isinstance(results, list) else []:
-                refs = result.get("subagent_trajectory_ref") if isinstance(result, Mapping) else ()
+        for step in listed(document.get("steps")):
+            for result in listed(mapping(mapping(step).get("observation")).get("results")):
+                refs = mapping(result).get("subagent_trajectory_ref")
                 for ref in refs if isinstance(refs, list) else [refs]:
-                    if isinstance(ref, Mapping):
-                        named += [str(ref[k]) for k in ("trajectory_id",) if ref.get(k)]
+                    if target := mapping(ref).get("trajectory_id"):
+                        named.append(str(target))
         waiting += _subagents(document)
     return has_cycle(links)
 
 
 def _subagents(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    inner = document.get("subagent_trajectories")
-    return [sub for sub in (inner if isinstance(inner, list) else []) if is_atif(sub)]
+    return [sub for sub in listed(document.get("subagent_trajectories")) if is_atif(sub)]

@@ -22,6 +22,7 @@ from palio.corpus.readers.losses import Imported, LossList, UnreadableError
 from palio.corpus.readers.proxy import ProxyCall, read_proxy_calls
 from palio.corpus.readers.record import events_of
 from palio.corpus.readers.recording import Step, recorded
+from palio.corpus.readers.shapes import listed, mapping, texted
 from palio.records import Ending, Event, Fault, FaultCode, InferenceEvent, Message
 
 NO_RECORD = "no host record came with the dialogue: it is the agent's own account"
@@ -91,7 +92,7 @@ def read_envelope(row: Mapping[str, Any], source: str) -> Imported:
 
 
 def _ending(row: Mapping[str, Any], losses: LossList) -> tuple[Ending | None, Fault | None]:
-    error = row["error"] if isinstance(row.get("error"), Mapping) else {}
+    error = mapping(row.get("error"))
     said = (error.get("type"), error.get("message"))
     what = ": ".join(str(part) for part in said if part) or str(row.get("error") or "")
     losses.unknown(error, ("type", "message"), "error")
@@ -155,8 +156,7 @@ def _said(step: Mapping[str, Any]) -> Mapping[str, Any]:
     """The `message` of a step, {} where there is none."""
     completion = step.get("completion")
     holder = completion if isinstance(completion, Mapping) else step
-    message = holder.get("message")
-    return message if isinstance(message, Mapping) else {}
+    return mapping(holder.get("message"))
 
 
 class _Reading:
@@ -175,12 +175,12 @@ class _Reading:
     def add(self, step: Mapping[str, Any], where: str) -> None:
         """Read one step."""
         self.losses.unknown(step, _STEP, where)
-        extra = step["extra_info"] if isinstance(step.get("extra_info"), Mapping) else {}
+        extra = mapping(step.get("extra_info"))
         self._extra(extra, where)
         prompt = self._prompt(step.get("prompt"), where)
         self._open(extra, prompt, where)
         said = _said(step)
-        completion = step["completion"] if isinstance(step.get("completion"), Mapping) else {}
+        completion = mapping(step.get("completion"))
         self.losses.unknown(completion, _COMPLETION, f"{where}.completion")
         self.losses.unknown(said, _MESSAGE, f"{where}.message")
         position = len(self.conversation.messages)
@@ -209,13 +209,13 @@ class _Reading:
         if isinstance(prompt, str):
             prompt = [{"role": "user", "content": prompt}]
         reader = Conversation(self.losses)
-        for index, raw in enumerate(prompt if isinstance(prompt, list) else []):
+        for index, raw in enumerate(listed(prompt)):
             reader.add(raw, f"{where}.prompt[{index}]")
         return tuple(reader.messages)
 
     def _open(self, extra: Mapping[str, Any], prompt: tuple[Message, ...], where: str) -> None:
         """The request comes first; a step that names another query is listed."""
-        query = extra.get("query") if isinstance(extra.get("query"), str) else ""
+        query = texted(extra.get("query"))
         asked = next((m.content for m in prompt if m.role == "user"), None)
         if not self.steps:
             self.query = query or asked or ""
@@ -239,7 +239,7 @@ class _Reading:
         if said:
             given = said.get("tool_call")
             given = [given] if isinstance(given, Mapping) else given
-            calls = list(given) if isinstance(given, list) else []
+            calls = listed(given)
             raw["content"] = said.get("response")
             raw["tool_calls"] = [_call(call) for call in calls]
         else:

@@ -110,6 +110,7 @@ class TraceImport:
                 stream.seek(0)
                 yield from self._stream(file, stream)
         except OSError as error:
+            self.records += 1
             self._reject(file, 0, "unreadable_file", str(error))
 
     def _stream(self, file: str, stream: BinaryIO) -> Iterator[Found]:
@@ -158,15 +159,18 @@ class TraceImport:
         """The trajectories of one record, or its reject; `place` is the record's in its line."""
         self.records += 1
         try:
-            for name, read in read_record(decoded.value, _short(file), self._format):
-                losses = (*decoded.losses, *read.losses)
-                yield Found(_encodable(read.trajectory), losses, file, line, name)
+            read = [
+                Found(_encodable(one.trajectory), (*decoded.losses, *one.losses), file, line, name)
+                for name, one in read_record(decoded.value, _short(file), self._format)
+            ]
         except PalioError as error:
             self._reject(file, line, getattr(error, "reason", "type"), f"{place}{error.what}")
         except RecursionError:
             self._reject(file, line, "too_deep", f"{place}the record nests too deeply")
         except Exception as error:  # noqa: BLE001 - one bad record must not end the import
             self._reject(file, line, "unreadable", f"{place}{type(error).__name__}: {error}"[:300])
+        else:
+            yield from read
 
     def _log(self, file: str, log: _Log) -> Iterator[Found]:
         """The run of a request log's lines, if there are any."""

@@ -10,6 +10,7 @@ from palio.corpus.readers.calls import read_tools
 from palio.corpus.readers.conversation import Conversation
 from palio.corpus.readers.decoding import json_text
 from palio.corpus.readers.losses import Imported, LossList, UnreadableError
+from palio.corpus.readers.shapes import listed
 
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
@@ -55,7 +56,7 @@ def read_items(row: Mapping[str, Any], source: str) -> Imported:
     asked = row.get("input")
     held: list[Any] = [{"role": "user", "content": asked}] if isinstance(asked, str) else []
     for key in ("input", "items", "output"):
-        held += row[key] if isinstance(row.get(key), list) else []
+        held += listed(row.get(key))
     messages += messages_of_items(held, losses, "items")
     if not messages:
         raise UnreadableError("empty", "no item is a message")
@@ -113,7 +114,7 @@ def _grow(turn: dict[str, Any], item: Mapping[str, Any], losses: LossList, where
         texts = [
             part["text"]
             for key in ("summary", "content")
-            for part in (item.get(key) or [])
+            for part in listed(item.get(key))
             if isinstance(part, Mapping) and isinstance(part.get("text"), str)
         ]
         text = "\n".join(texts)

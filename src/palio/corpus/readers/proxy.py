@@ -12,6 +12,7 @@ from palio.broker.emission import read_emission
 from palio.broker.wire import read_message
 from palio.corpus.readers.decoding import json_text
 from palio.corpus.readers.losses import LossList
+from palio.corpus.readers.shapes import listed, mapping
 from palio.records import Fault, FaultCode, InputError, Message, Usage
 
 _KEYS = frozenset(
@@ -44,7 +45,7 @@ def is_proxy_call(row: Any) -> bool:
 def read_proxy_calls(given: Any, where: str, losses: LossList) -> list[ProxyCall]:
     """The requests of a log that were carried out; attempts and foreign paths are listed."""
     calls = []
-    for index, raw in enumerate(given if isinstance(given, list) else []):
+    for index, raw in enumerate(listed(given)):
         place = f"{where}[{index}]"
         if not is_proxy_call(raw):
             losses.add("proxy_call_shape", place)
@@ -76,15 +77,19 @@ def logged_arguments(raw: Mapping[str, Any]) -> str:
     return given if isinstance(given, str) else json_text(given or {})
 
 
+def logged_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The first choice of a logged answer, {} where it has none."""
+    choices = listed(answer.get("choices"))
+    return mapping(choices[0]) if choices else {}
+
+
 def logged_completion(answer: Mapping[str, Any]) -> Message | None:
     """The assistant message of a logged answer; None where it is not there to be read in full."""
-    choices = answer.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else None
-    message = first.get("message") if isinstance(first, Mapping) else None
+    message = logged_choice(answer).get("message")
     if not isinstance(message, Mapping):
         return None
     try:
-        read = read_message({"role": "assistant", **message})
+        read = read_message({**message, "role": "assistant"})
     except InputError:
         return None
     unread = "<tool_call>" in (read.content or "") and not read_emission(read).calls

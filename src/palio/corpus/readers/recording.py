@@ -23,6 +23,7 @@ from palio.corpus.readers.losses import Imported, LossList
 from palio.corpus.readers.proxy import (
     ProxyCall,
     logged_arguments,
+    logged_choice,
     logged_completion,
     logged_error,
     logged_fault,
@@ -30,6 +31,7 @@ from palio.corpus.readers.proxy import (
     logged_usage,
     read_proxy_calls,
 )
+from palio.corpus.readers.shapes import listed, mapping
 from palio.judging.answers import ungrounded
 from palio.records import DispatchEvent, Event, InferenceEvent, InputError, Message, ToolCall
 
@@ -197,8 +199,8 @@ class _Recording:
     def _inference(self, call: ProxyCall, claimed: Message | None) -> bool:
         """Add one completion; gives whether the step's own account had to stand in for it."""
         raw = call.raw
-        asked = raw["json_data"] if isinstance(raw.get("json_data"), Mapping) else {}
-        answer = raw["response"] if isinstance(raw.get("response"), Mapping) else {}
+        asked = mapping(raw.get("json_data"))
+        answer = mapping(raw.get("response"))
         self.tools = self.tools or asked.get("tools")
         request = self._request(asked, call.where)
         prefix = common_prefix(self._history, request) if request else len(self._history)
@@ -212,8 +214,6 @@ class _Recording:
                 self.differences.append(UNLOGGED)
             completion = claimed or Message(role="assistant")
         seq = len(self.events)
-        choices = answer.get("choices")
-        first = choices[0] if isinstance(choices, list) and choices else {}
         self.events.append(
             InferenceEvent(
                 seq=seq,
@@ -223,7 +223,7 @@ class _Recording:
                 request=tuple(request[prefix:]),
                 completion=completion,
                 params={k: v for k, v in asked.items() if k not in ("messages", "tools")},
-                finish_reason=str(first.get("finish_reason") or ""),
+                finish_reason=str(logged_choice(answer).get("finish_reason") or ""),
                 usage=logged_usage(answer.get("usage")),
                 fault=fault,
             )
@@ -244,7 +244,7 @@ class _Recording:
             return list(self._messages[: self._steps[0].position])
         try:
             return [read_message(raw) for raw in given]
-        except InputError:
+        except (InputError, TypeError):
             self._losses.add("request_shape", where)
             return []
 
@@ -273,7 +273,7 @@ class _Recording:
             held = call.raw["response"]
             return held if isinstance(held, str) else json_text(held)
         ids = call.raw.get("result_product_ids")
-        ids = [str(one) for one in ids] if isinstance(ids, list) else []
+        ids = [str(one) for one in listed(ids)]
         rows = json_text([{"product_id": one} for one in ids])
         if claimed is not None:
             self._losses.add("result_claimed", call.where)

@@ -1,0 +1,1 @@
+"""Writers of foreign formats: each trajectory becomes rows and an exact list of losses."""
