@@ -77,26 +77,28 @@ class Evidence:
         """Add a finding that is no leak between two problems."""
         self.findings.append(Finding(rule=rule, what=what, rows=rows))
 
-    def apart(self, names: Iterable[str]) -> tuple[str, str] | None:
-        """Two of the problems that stand in different pools, None when one pool holds all.
+    def apart(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        """Every problem that stands in another pool than the first one, paired with that one.
 
         A problem that itself stands in two pools is a pair with itself.
         """
         first, home = "", set[str]()
+        pairs = []
         for name in names:
             pools = self.pools.get(name, set())
             if len(pools) > 1:
-                return name, name
-            if not home and pools:
+                pairs.append((name, name))
+            elif not home:
                 first, home = name, pools
             elif pools - home:
-                return first, name
-        return None
+                pairs.append((first, name))
+        return pairs
 
     def where(self, *names: str) -> str:
         """Problems with their pools, in words."""
         return " and ".join(
-            f"{name!r} in {' and '.join(sorted(self.pools.get(name, ())))}" for name in names
+            f"{name!r} in {' and '.join(sorted(self.pools.get(name, ())))}"
+            for name in dict.fromkeys(names)
         )
 
     def told_apart(self, one: str, other: str) -> bool:

@@ -35,8 +35,7 @@ def check_exact(evidence: Evidence) -> None:
     """No problem, product, specification, text or title family in two pools."""
     for rule in EXACT:
         for key, held in evidence.keys[rule].items():
-            pair = evidence.apart(held)
-            if pair is not None:
+            for pair in evidence.apart(held):
                 what = f"pools share {rule} {key[:80]!r}: {evidence.where(*pair)}"
                 evidence.leak(rule, what, *pair)
         evidence.checked[rule] = len(evidence.keys[rule])
@@ -64,7 +63,7 @@ def check_lexical(evidence: Evidence, strong: list[Pair], weak: list[Pair]) -> N
         for one, other in pairs:
             if rule == "suspicion" and not _clear(evidence, (one, other)):
                 continue
-            if evidence.apart((one, other)) is not None:
+            if evidence.apart((one, other)):
                 said = "are nearly the same" if rule == "lexical" else "are suspiciously alike"
                 what = f"the requests of {evidence.where(one, other)} {said}"
                 evidence.leak(rule, what, one, other)
@@ -87,8 +86,7 @@ def check_runs(evidence: Evidence) -> list[tuple[str, ...]]:
             sets.setdefault(tuple(held), run)
     for names, run in sets.items():
         left = [name for name in names if _clear(evidence, (name,))]
-        pair = evidence.apart(left)
-        if pair is not None:
+        for pair in evidence.apart(left):
             evidence.leak("gram", f"pools share {run!r}: {evidence.where(*pair)}", *pair)
     evidence.checked["gram"] = clear
     return list(sets)
@@ -102,12 +100,11 @@ def _clear(evidence: Evidence, names: tuple[str, ...]) -> bool:
 def check_embedding(evidence: Evidence) -> None:
     """Edges of meaning, as stated: without the model nobody can compute them."""
     for edge in evidence.stated.embedding:
-        if evidence.apart((edge.one, edge.other)) is not None:
+        if evidence.apart((edge.one, edge.other)):
             what = f"the model finds {evidence.where(edge.one, edge.other)} to mean the same"
             evidence.leak("embedding", what, edge.one, edge.other)
     for each in evidence.stated.embedding_suspicions:
-        pair = evidence.apart([name for name in each.problems if _clear(evidence, (name,))])
-        if pair is not None:
+        for pair in evidence.apart(name for name in each.problems if _clear(evidence, (name,))):
             evidence.leak("suspicion", f"the model suspects {evidence.where(*pair)}", *pair)
 
 
@@ -123,8 +120,7 @@ def check_clusters(evidence: Evidence, clusters: list[tuple[str, ...]]) -> dict[
     """No cluster in two pools, every row names its cluster; gives each problem's cluster."""
     cluster_of = {name: name_of(members) for members in clusters for name in members}
     for members in clusters:
-        pair = evidence.apart(members)
-        if pair is not None:
+        for pair in evidence.apart(members):
             what = f"cluster {name_of(members)} stands in two pools: {evidence.where(*pair)}"
             evidence.leak("cluster", what, *pair)
     for one, other in evidence.rules.links.cannot:
