@@ -93,6 +93,22 @@ def test_ids_prices_and_models_are_not_eaten(text: str) -> None:
     assert BOTH.judged(row) is row
 
 
+def test_a_list_of_short_ids_is_no_card() -> None:
+    """A compact world has 4-digit ids, and every tenth row of four of them passes Luhn."""
+    problem = made_problem("p", ("7001",))
+    turns = [("4111 1111 1111 1111 are all blue.", *good_turns("1111")[0][1:])]
+    row = made_row("t", problem, [*turns, *good_turns("1111")[1:]])
+    assert BOTH.judged(row) is row
+    unseen = made_row("t", problem, [*turns, *good_turns("7001")[1:]], tools=())
+    results = made_row("t", problem, [("4111 1111 1111 1111", *good_turns("7001")[0][1:])])
+    assert "[PAYMENT_CARD_1]" in to_json(BOTH.judged(results)).decode()
+    assert BOTH.judged(unseen) is unseen
+    for run in ("4111 11111111 1111", "1 4111 1111 1111 1111", "4111 1111 1111 1111 1"):
+        assert BOTH.find(run) == ()
+    found = BOTH.find("378282246310005 or 3782-822463-10005")
+    assert [finding.value for finding in found] == ["378282246310005"] * 2
+
+
 def test_local_numbers_are_found_only_in_their_country() -> None:
     text = "text 09171234567 or (02) 8123 4567, injector 0445110186"
     assert [f.value for f in BOTH.find(text)] == ["+639171234567", "+63281234567"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from palio.cli import corpus_card
 from palio.cli.corpus_formats import export, import_traces
 from palio.cli.corpus_leaks import register
 from palio.cli.corpus_salvage import salvage
@@ -24,6 +25,7 @@ app.command("import")(import_traces)
 app.command()(export)
 app.command()(salvage)
 register(app)
+corpus_card.register(app)
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 FOLDER = typer.Argument(..., help="Folder of a finished `palio corpus build`.")

@@ -24,6 +24,7 @@ from palio.corpus.standing import Standing
 from palio.corpus.takedown import NOTICES, read_notices, refusal
 from palio.records import InputError, Problem, Reject, Trajectory, from_json, to_json
 from palio.suites.clusters import by_id
+from palio.suites.embedding import VectorStore
 
 
 class Day:
@@ -82,6 +83,7 @@ class Day:
         *,
         inputs: Mapping[str, str] | None = None,
         count: TokenCount | None = None,
+        vectors: VectorStore | None = None,
         unread: Sequence[Reject] = (),
         progress: Callable[[int], None] | None = None,
     ) -> Funnel:
@@ -92,6 +94,7 @@ class Day:
             out: another folder than the corpus that it grows from.
             inputs: name -> digest of the new input files.
             count: exact tokens of a row, as in the earlier build.
+            vectors: where embedding edges take their vectors from.
             unread: lines that the reader of the new trajectories could not decode.
             progress: called with the number of new rows gated so far.
         """
@@ -113,6 +116,7 @@ class Day:
             previous=self._pools,
             earlier=earlier,
             count=count,
+            vectors=vectors,
             unread=unread,
             progress=progress,
         )

@@ -26,7 +26,9 @@ PLACEHOLDER = re.compile(r"\[([A-Z][A-Z_]*)_(\d+)\]")
 _EMAIL = re.compile(r"\b[\w.+%-]{1,64}@(?:[a-z0-9-]{1,63}\.){1,4}[a-z]{2,24}\b", re.IGNORECASE)
 _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]|\.\d)")
 _IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b")
-_CARD = re.compile(r"(?<![\w.-])(?:\d[ -]?){12,18}\d(?![\w-]|\.\d)")
+_CARD = re.compile(
+    r"(?<![\w.-])(?<!\d )(?:\d{4}([ -]?)(?:\d{4}\1\d{4}\1\d{4}|\d{6}\1\d{5}))(?![\w-]|[ .]\d)"
+)
 _CARD_ISSUER = re.compile(r"4|5[1-5]|2[2-7]|3[47]|6(?:011|5|2)")
 _PHONE_START = re.compile(r"\+\d|(?<![\w.,-])\(?0\d")
 _ID = re.compile(r'(?:product_id|product_ids|shop_id|sku_id)\\*"\s*:\s*\\*"?([\d,\s]+)')
@@ -165,7 +167,11 @@ class Naming:
         return None if self._is_spared(text, finding) else self.names.get(finding[2:])
 
     def _is_spared(self, text: str, finding: Finding) -> bool:
-        return text[finding.start : finding.end] in self._spared
+        """Whether it is an id of the catalogue, or a list of numbers that has one in it."""
+        if not self._spared or not finding.value[-1].isdigit():
+            return False
+        whole = text[finding.start : finding.end]
+        return whole in self._spared or not self._spared.isdisjoint(re.findall(r"\d+", whole))
 
 
 def placeholders(text: str) -> Counter[str]:

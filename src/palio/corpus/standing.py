@@ -8,8 +8,18 @@ from typing import NamedTuple
 
 import msgspec
 
+from palio.corpus.build import read_pools
+from palio.corpus.certificate import PROBLEM_FILE
 from palio.corpus.config import CorpusConfig, checked
-from palio.records import ConfigError, InputError, IntegrityError, Provenance, ResumeError
+from palio.records import (
+    ConfigError,
+    InputError,
+    IntegrityError,
+    Problem,
+    Provenance,
+    ResumeError,
+    from_json,
+)
 from palio.world.artefacts import MANIFEST, file_digest, read_manifest
 
 PREVIOUS = "previous"
@@ -33,6 +43,24 @@ class Standing(NamedTuple):
         """Inputs of a successor: those of this corpus, the new ones, and this corpus itself."""
         own = {name: value for name, value in self.manifest.inputs.items() if ":" in name}
         return {**own, **(more or {}), PREVIOUS: file_digest(self.folder / MANIFEST)}
+
+    def problems(self) -> tuple[Problem, ...]:
+        """The problems that the corpus publishes, which are all but the never-touch ones.
+
+        Raises:
+            InputError: it publishes none, or not all of those that it split.
+        """
+        path = self.folder / PROBLEM_FILE
+        lines = path.read_bytes().split(b"\n") if path.is_file() else []
+        found = tuple(from_json(line, Problem, where=str(path)) for line in lines if line)
+        hidden = read_pools(self.folder).keys() - {problem.problem_id for problem in found}
+        if hidden:
+            raise InputError(
+                f"{len(hidden)} problems of the split are not published with the corpus",
+                where=str(path),
+                remedy="name the suites with --suite",
+            )
+        return found
 
     def refuse_as(self, out: Path) -> None:
         """Raise InputError when `out` is this very folder, which must stay as it is."""
