@@ -15,12 +15,13 @@ from palio.records import IntegrityError, Record, ResumeError
 
 
 class Settings(Record, frozen=True):
+    names: tuple[str, ...] = ("a", "b")
     seed: int = 0
     size: int = 1
 
 
 def stages(out: Path, **settings: int) -> Stages:
-    return Stages(out, Settings(seed=7, **settings), SilentReporter())
+    return Stages(out, Settings(seed=7, names=("b",), **settings), SilentReporter())
 
 
 def test_a_finished_stage_is_not_run_again(tmp_path: Path) -> None:

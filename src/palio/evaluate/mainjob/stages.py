@@ -118,7 +118,7 @@ class Stages:
 
     def _pin(self, config: Record) -> None:
         path = self.out / "config.json"
-        now = msgspec.to_builtins(config)
+        now = msgspec.json.decode(canonical_json(config))  # as it is read back: tuples are lists
         if path.exists():
             then = msgspec.json.decode(path.read_bytes())
             keys = sorted(k for k in now.keys() | then.keys() if now.get(k) != then.get(k))

@@ -1,0 +1,158 @@
+"""The whole main job in small: every stage runs, is resumable, and leaves what it promises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from palio.cli.demo import demo
+from palio.evaluate.mainjob.arena import bulk_shards, read_standings
+from palio.evaluate.mainjob.config import MainJobConfig, read_config
+from palio.evaluate.mainjob.job import MainJobResult, run_main_job
+from palio.evaluate.mainjob.stages import SilentReporter
+from palio.evaluate.mainjob.worlds import evenly, open_ground
+from palio.records import ConfigError, ResumeError
+from palio.rollout import read_trajectories
+from palio.suites import check_disjoint
+
+SMALL = MainJobConfig(
+    seed=3,
+    catalogues=1,
+    products=700,
+    problems=90,
+    race_problems=3,
+    racers=("careful", "narrator", "shortcut", "crash"),
+    others_every=6,
+    train_share=0.7,
+    development_share=0.1,
+    training_minutes=0.15,
+    evaluated=6,
+    sampled=3,
+    samples=2,
+)
+STAGES = ("world", "race", "bulk", "corpus", "train", "floors", "base", "trained")
+
+
+class Watch(SilentReporter):
+    """Remembers which stages ran and which were found finished."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.found: list[str] = []
+
+    def end(self, stage: str, seconds: float, *, skipped: bool) -> None:
+        (self.found if skipped else self.ran).append(stage)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MainJobResult]:
+    out = tmp_path_factory.mktemp("main-job")
+    watch = Watch()
+    result = run_main_job(SMALL, out, watch)
+    assert tuple(watch.ran) == STAGES
+    return out, result
+
+
+def test_the_summary_is_readable_by_programs(made: tuple[Path, MainJobResult]) -> None:
+    summary = json.loads(made[1].summary_path.read_text(encoding="utf-8"))
+    assert [stage["name"] for stage in summary["stages"]] == ["base", "after SFT"]
+    for stage in summary["stages"]:
+        overall = stage["intent"]["overall"]
+        assert overall["n"] == 6
+        assert 0 <= overall["ci_low"] <= overall["asr"] <= overall["ci_high"] <= 1
+        assert {"product", "shop", "voucher"} <= set(stage["intent"])
+        assert stage["pass_at_1"] is not None
+    assert [floor["name"] for floor in summary["floors"]] == ["first-hit", "random-hit"]
+    assert summary["seconds"] > 1
+    assert summary["peak_rss_mb"] > 100
+    assert summary["seeds"] == {"job": 3}
+    assert {"palio", "python", "torch"} <= set(summary["versions"])
+
+
+def test_the_report_is_one_page_without_outside_resources(
+    made: tuple[Path, MainJobResult],
+) -> None:
+    text = made[1].report_path.read_text(encoding="utf-8")
+    assert text.count("<svg") >= 4
+    assert "scripted-" in text
+    assert "<script" not in text
+    assert "src=" not in text
+
+
+def test_a_second_run_does_nothing_again(made: tuple[Path, MainJobResult]) -> None:
+    watch = Watch()
+    run_main_job(SMALL, made[0], watch)
+    assert tuple(watch.found) == STAGES
+    assert not watch.ran
+
+
+def test_another_seed_is_refused_in_the_same_folder(made: tuple[Path, MainJobResult]) -> None:
+    with pytest.raises(ResumeError, match="seed"):
+        run_main_job(MainJobConfig(seed=4), made[0], SilentReporter())
+
+
+def test_the_race_ranks_and_the_crash_is_scored_not_lost(
+    made: tuple[Path, MainJobResult],
+) -> None:
+    rows = {row.agent: row for row in read_standings(made[0] / "race").ranked}
+    assert rows["careful"].rank == 1
+    assert rows["crash"].n == 3
+    assert rows["crash"].final == 0
+    assert rows["crash"].unscored == 0
+
+
+def test_no_training_trajectory_is_of_a_heldout_problem(
+    made: tuple[Path, MainJobResult],
+) -> None:
+    ground = open_ground(made[0] / "world")
+    heldout = {problem.problem_id for problem in ground.pool("heldout")}
+    seen = {run.problem_id for run in read_trajectories(made[0] / "bulk")}
+    assert heldout
+    assert seen
+    assert not heldout & seen
+    pools = {
+        name: [p for p in ground.problems if ground.pools[p.problem_id] == name]
+        for name in SMALL.fractions
+    }
+    assert sum(check_disjoint(pools).problems.values()) == len(ground.problems)
+
+
+def test_shards_cover_the_training_problems_once_for_each_teacher(
+    made: tuple[Path, MainJobResult],
+) -> None:
+    ground = open_ground(made[0] / "world")
+    teachers = [shard for shard in bulk_shards(SMALL, ground) if shard.name.endswith("teachers")]
+    planned = [each for shard in teachers for each in shard.config["problems"]]
+    assert sorted(planned) == sorted(problem.problem_id for problem in ground.pool("train"))
+
+
+def test_exam_problems_are_chosen_by_digest_not_by_order(
+    made: tuple[Path, MainJobResult],
+) -> None:
+    problems = open_ground(made[0] / "world").problems
+    assert evenly(problems, 9, "a") == evenly(reversed(problems), 9, "a")
+    assert evenly(problems, 9, "a") != evenly(problems, 9, "b")
+    assert len({problem.kind for problem in evenly(problems, 9, "a")}) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("catalogs = 3", "catalogues"),
+        ("catalogues = 0", "at least 1"),
+        ("train_share = 1.0", "held-out share"),
+        ("seed = 'x'", "int"),
+        ("seed = ", "TOML"),
+    ],
+)
+def test_bad_settings_are_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "demo.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        read_config(path)
+
+
+def test_the_command_has_a_docstring_for_help() -> None:
+    assert "main job" in (demo.__doc__ or "")
