@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from palio.train.model import Block, Qwen3
+from palio.train.model import Qwen3
 
 _GROWTH = 256
 """The cache grows by this many positions; a conversation of the compact world has 200 to 500."""
@@ -16,8 +17,13 @@ _EVEN = 8
 conversation as for many: sums then come out the same to the last bit."""
 
 
+_DENSE = 0.5
+"""From this share of active rows on, all rows are stepped: gathering a row's cache costs as much as
+stepping it."""
+
+
 class Decoder:
-    """A model with a key-value cache of `slots` rows, in fp32.
+    """A copy of a model, frozen, with a key-value cache of `slots` rows, in fp32.
 
     Attributes:
         slots: conversations held at once.
@@ -25,9 +31,11 @@ class Decoder:
     """
 
     def __init__(self, model: Qwen3, slots: int) -> None:
-        self.model = model
+        self.model = copy.deepcopy(model)
+        self.model.freeze()
         self.slots = slots
         self.length = 0
+        self._filled = [0] * slots
         self._keys: list[Tensor] = [torch.empty(0) for _ in model.blocks]
         self._values: list[Tensor] = [torch.empty(0) for _ in model.blocks]
         self._grow(2 * _GROWTH)
@@ -47,8 +55,20 @@ class Decoder:
             (len(rows), vocabulary) logits after the last id of each row.
         """
         counts = [len(each) for each in ids]
-        width, spare = max(counts), -len(rows) % _EVEN if max(counts) == 1 else 0
-        self._grow(max(start + width for start in at))
+        width = max(counts)
+        for row, start, count in zip(rows, at, counts, strict=True):
+            self._filled[row] = start + count
+        self._grow(max(max(start + width for start in at), max(self._filled) + 1))
+        top = max(rows) + 1
+        dense = width == 1 and len(rows) >= _DENSE * top and top >= _EVEN
+        if dense:
+            inputs = torch.zeros(top, 1, dtype=torch.long)
+            starts = torch.tensor(self._filled[:top])
+            starts[list(rows)] = torch.tensor(at)
+            inputs[list(rows), 0] = torch.tensor([each[0] for each in ids])
+            states = self._forward(None, inputs, starts)[list(rows), 0]
+            return self.model.logits(states)
+        spare = -len(rows) % _EVEN if width == 1 else 0
         inputs = torch.zeros(len(rows), width, dtype=torch.long)
         for row, each in enumerate(ids):
             inputs[row, : len(each)] = torch.tensor(each)
@@ -61,57 +81,52 @@ class Decoder:
         last = states[torch.arange(len(rows)), torch.tensor(counts) - 1]
         return self.model.logits(last)
 
-    def _forward(self, rows: Tensor, inputs: Tensor, starts: Tensor) -> Tensor:
-        width = inputs.shape[1]
-        positions = starts[:, None] + torch.arange(width)
+    def _forward(self, rows: Tensor | None, inputs: Tensor, starts: Tensor) -> Tensor:
+        """Hidden states (B, T, hidden); `rows` None: the first B rows."""
+        positions = starts[:, None] + torch.arange(inputs.shape[1])
         reach = min(self.length, -(-(int(positions.max()) + 1) // 64) * 64)
         cos = self.model.cos[positions][:, :, None]
         sin = self.model.sin[positions][:, :, None]
         seen = torch.arange(reach) <= positions[:, :, None]
-        wall = torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))
+        wall = torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))[:, None, None]
         x = self.model.model.embed_tokens(inputs)
-        for number, layer in enumerate(self.model.blocks):
-            x = self._layer(number, layer, x, cos, sin, rows, positions, reach, wall)
+        index = torch.arange(len(inputs)) if rows is None else rows
+        for number, block in enumerate(self.model.blocks):
+            q, k, v = block.self_attn.project(block.input_layernorm(x, torch.float32), cos, sin)
+            keys, values = self._keys[number], self._values[number]
+            keys[index[:, None], :, positions] = k
+            values[index[:, None], :, positions] = v
+            held = (
+                (keys[: len(inputs)], values[: len(inputs)])
+                if rows is None
+                else (keys[rows], values[rows])
+            )
+            mixed = _mix(q, held[0][:, :, :reach], held[1][:, :, :reach], wall)
+            x = block.finish(x, mixed, torch.float32)
         states: Tensor = self.model.model.norm(x, torch.float32)
         return states
-
-    def _layer(
-        self,
-        number: int,
-        layer: Block,
-        x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        rows: Tensor,
-        positions: Tensor,
-        reach: int,
-        wall: Tensor,
-    ) -> Tensor:
-        config = self.model.config
-        batch, width = x.shape[:2]
-        groups, share, size = config.kv_heads, config.heads // config.kv_heads, config.head_dim
-        q, k, v = layer.self_attn.project(layer.input_layernorm(x, torch.float32), cos, sin)
-        keys, values = self._keys[number], self._values[number]
-        keys[rows[:, None], positions] = k
-        values[rows[:, None], positions] = v
-        held_k = keys[rows, :reach].permute(0, 2, 3, 1)
-        held_v = values[rows, :reach].transpose(1, 2)
-        q = q.view(batch, width, groups, share, size).permute(0, 2, 3, 1, 4)
-        scores = q.reshape(batch, groups, share * width, size) @ held_k
-        scores = scores.view(batch, groups, share, width, reach).mul_(size**-0.5)
-        weights = torch.softmax(scores.add_(wall[:, None, None]), -1)
-        mixed = weights.view(batch, groups, share * width, reach) @ held_v
-        mixed = mixed.view(batch, groups, share, width, size).permute(0, 3, 1, 2, 4)
-        return layer.finish(x, mixed.reshape(batch, width, groups * share * size), torch.float32)
 
     def _grow(self, length: int) -> None:
         if length <= self.length:
             return
         self.length = -(-length // _GROWTH) * _GROWTH
         config = self.model.config
-        shape = (self.slots, self.length, config.kv_heads, config.head_dim)
+        shape = (self.slots, config.kv_heads, self.length, config.head_dim)
         for caches in (self._keys, self._values):
             for number, old in enumerate(caches):
                 caches[number] = torch.zeros(shape)
                 if old.numel():
-                    caches[number][:, : old.shape[1]] = old
+                    caches[number][:, :, : old.shape[2]] = old
+
+
+def _mix(q: Tensor, k: Tensor, v: Tensor, wall: Tensor) -> Tensor:
+    """Attention of (B, T, heads, d) queries over (B, groups, reach, d) keys and values."""
+    batch, width, heads, size = q.shape
+    groups, reach = k.shape[1], k.shape[2]
+    share = heads // groups
+    q = q.view(batch, width, groups, share, size).permute(0, 2, 3, 1, 4)
+    scores = (q * size**-0.5).reshape(batch, groups, share * width, size) @ k.mT
+    weights = torch.softmax(scores.view(batch, groups, share, width, reach).add_(wall), -1)
+    mixed = weights.view(batch, groups, share * width, reach) @ v
+    mixed = mixed.view(batch, groups, share, width, size).permute(0, 3, 1, 2, 4)
+    return mixed.reshape(batch, width, heads * size)

@@ -100,7 +100,7 @@ class Engine:
         self._tokenizer = tokenizer
         self._transcript = Transcript(tokenizer)
         self._lock = threading.Lock()
-        self._decoder = Decoder(model.eval(), slots)
+        self._decoder = Decoder(model, slots)
         self._slots = [_Slot(row) for row in range(slots)]
         self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._waiting: list[_Job] = []

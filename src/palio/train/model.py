@@ -100,14 +100,20 @@ class Attention(nn.Module):
         self.k_proj = _matrix(narrow, config.hidden_size)
         self.v_proj = _matrix(narrow, config.hidden_size)
         self.o_proj = _matrix(config.hidden_size, wide)
+        self.fused: Tensor | None = None
         self.q_norm = Norm(config.head_dim, config.eps)
         self.k_norm = Norm(config.head_dim, config.eps)
+
+    def inward(self) -> Tensor:
+        """The three input projections as one matrix."""
+        if self.fused is not None:
+            return self.fused
+        return torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries (B, T, heads, d), rotated keys and values (B, T, kv heads, d)."""
         c = self.config
-        weight = torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
-        qkv = linear(x, weight.to(x.dtype))
+        qkv = linear(x, self.inward().to(x.dtype))
         qkv = qkv.view(*x.shape[:2], c.heads + 2 * c.kv_heads, c.head_dim)
         q, k, v = torch.split(qkv, [c.heads, c.kv_heads, c.kv_heads], 2)
         return (
@@ -133,11 +139,18 @@ class Mlp(nn.Module):
         self.gate_proj = _matrix(config.intermediate_size, config.hidden_size)
         self.up_proj = _matrix(config.intermediate_size, config.hidden_size)
         self.down_proj = _matrix(config.hidden_size, config.intermediate_size)
+        self.fused: Tensor | None = None
+
+    def inward(self) -> Tensor:
+        """Gate and up projection as one matrix."""
+        if self.fused is not None:
+            return self.fused
+        return torch.cat([self.gate_proj.weight, self.up_proj.weight])
 
     def forward(self, x: Tensor) -> Tensor:
         """Any (..., hidden) to the same shape."""
-        weight = torch.cat([self.gate_proj.weight, self.up_proj.weight]).to(x.dtype)
-        return linear(swiglu(linear(x, weight)), self.down_proj.weight.to(x.dtype))
+        both = linear(x, self.inward().to(x.dtype))
+        return linear(swiglu(both), self.down_proj.weight.to(x.dtype))
 
 
 class Block(nn.Module):
@@ -208,6 +221,14 @@ class Qwen3(nn.Module):
             scale = weight.shape[1] ** -0.5 * (0.5 if out else 1.0)
             scale = 0.02 if "embed" in name else scale
             nn.init.normal_(weight, std=scale, generator=generator)
+
+    def freeze(self) -> None:
+        """Make the weights constants and keep the joined matrices: a tenth of a decoding step."""
+        self.requires_grad_(False).eval()
+        for block in self.blocks:
+            for part in (block.self_attn, block.mlp):
+                part.fused = None
+                part.fused = part.inward()
 
     def hidden(self, ids: Tensor, keep: Tensor | None = None, *, low: bool = False) -> Tensor:
         """Final hidden states.
