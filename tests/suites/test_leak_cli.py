@@ -72,3 +72,23 @@ def test_a_file_without_problems_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["clusters", str(path)])
     assert result.exit_code == 1
     assert "holds no problem; row 1" in str(result.exception)
+
+
+@pytest.mark.shared
+def test_similar_public_tasks_are_joined_or_listed(shared_data: Path) -> None:
+    files = sorted(str(path) for path in shared_data.glob("tasks_shoppingbench_*.jsonl"))
+    result = CliRunner().invoke(app, ["clusters", *files, "--similar", "--json"])
+    found = json.loads(result.stdout)
+    assert (found["clusters"], found["edges"]["lexical"]) == (878, 2)
+    assert found["alarms"] == []
+    assert 20 < len(found["suspicions"]) < 40
+
+
+def test_links_and_alarms_are_shown(tmp_path: Path) -> None:
+    chain = tuple(made_problem(f"c{n:02}", (str(n), str(n + 1))) for n in range(30))
+    write_suite(Suite(suite_id="s", version="1", problems=chain), tmp_path / "s.json")
+    (tmp_path / "links.toml").write_text('must = [["c00", "c29"]]')
+    command = ["clusters", str(tmp_path / "s.json"), "--links", str(tmp_path / "links.toml")]
+    result = CliRunner().invoke(app, command)
+    assert "1 operator" in result.stdout
+    assert "is large: 30 problems" in result.stdout

@@ -11,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from palio.records import Problem
     from palio.suites import Clustering
+    from palio.suites.guard import Guarded
 
 app = typer.Typer(
     help="Leak guard: clusters of problems that share something, and checks of pools.",
@@ -30,14 +31,24 @@ EDGES = typer.Option(
 def clusters(
     files: list[Path] = typer.Argument(..., help="Suites, public task files or arena suites."),
     edges: str = EDGES,
+    similar: bool = typer.Option(
+        False, "--similar", help="Also join similar requests, and list suspicions and alarms."
+    ),
+    links: Path | None = typer.Option(None, help="TOML with must and cannot: pairs of problems."),
     as_json: bool = AS_JSON,
 ) -> None:
     """Cluster the problems of one or more files; problems of two files may join."""
-    from palio.suites.clusters import edge_kinds, leak_clusters
+    from palio.suites.clusters import edge_kinds
+    from palio.suites.guard import GuardConfig, guard
+    from palio.suites.links import Links, read_links
 
     problems, rejected = _read(files, prefix=len(files) > 1)
-    clustering = leak_clusters(problems, edge_kinds(edges.split(",")))
-    summary = _summary(clustering, rejected)
+    config = GuardConfig(links=read_links(links) if links else Links())
+    if not similar:
+        config = GuardConfig(lexical=None, grams=None, links=config.links)
+    found = guard(problems, config, edge_kinds(edges.split(",")))
+    clustering = found.clustering
+    summary = _summary(clustering, rejected) | _warnings(found)
     if as_json:
         typer.echo(json.dumps(summary | {"cluster_of": clustering.cluster_of}, indent=2))
         return
@@ -106,6 +117,15 @@ def _summary(clustering: Clustering, rejected: int) -> dict[str, Any]:
     }
 
 
+def _warnings(found: Guarded) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "suspicions": [msgspec.to_builtins(each) for each in found.suspicions],
+        "alarms": [msgspec.to_builtins(each) for each in found.alarms],
+    }
+
+
 def _show(summary: dict[str, Any], shown: int = 20) -> None:
     from rich.console import Console
     from rich.markup import escape
@@ -116,6 +136,11 @@ def _show(summary: dict[str, Any], shown: int = 20) -> None:
         f"{summary['problems']} problems in {summary['clusters']} clusters; "
         f"the largest holds {summary['largest']}; edges: {counts}"
     )
+    for alarm in summary["alarms"]:
+        what = f"{alarm['size']} problems, density {alarm['density']:.2f}"
+        typer.secho(f"alarm: cluster {alarm['cluster']} is {alarm['why']}: {what}", fg="red")
+    for each in summary["suspicions"][:shown]:
+        typer.secho(f"suspicion: {' and '.join(each['problems'][:4])}: {each['key']}", fg="yellow")
     if not summary["joined"]:
         return
     table = Table("cluster", "problems", "joined by")
