@@ -127,6 +127,19 @@ def test_the_front_matter_is_what_the_hub_reads(tmp_path: Path) -> None:
     assert "## Sources and licences" in card.text
 
 
+def test_datasets_loads_the_folder_by_its_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    corpus(tmp_path / "c")
+    stats = measure(tmp_path / "c", About())
+    write_card(tmp_path / "c", stats, About())
+    loaded = datasets.load_dataset(str(tmp_path / "c"), cache_dir=str(tmp_path / "cache"))
+    rows = {pool: held.rows for pool, held in stats.pools.items() if held.rows}
+    assert {pool: loaded[pool].num_rows for pool in loaded} == rows
+
+
 def test_the_card_says_what_is_missing(tmp_path: Path) -> None:
     built([], [], tmp_path / "empty")
     stats = measure(tmp_path / "empty", About())
@@ -156,6 +169,9 @@ def test_the_same_corpus_gives_the_same_bytes(tmp_path: Path) -> None:
     assert found[0] == found[1]
     assert read_stats(tmp_path) == measure(tmp_path, About())
     json.loads((tmp_path / "stats.json").read_text())
+    built([], [], tmp_path)
+    with pytest.raises(InputError, match="older corpus"):
+        read_stats(tmp_path)
 
 
 class Page(HTMLParser):

@@ -13,6 +13,7 @@ import pytest
 
 from palio.corpus.build import build
 from palio.corpus.config import CorpusConfig
+from palio.corpus.judged import Judged
 from palio.corpus.scrub import PLACEHOLDER, Scrubber, placeholders
 from palio.records import MissingDependencyError, Provenance, from_json, to_json
 from tests.corpus.making import good_turns, made_problems, made_row
@@ -133,6 +134,8 @@ def test_spellings_of_one_value_share_a_placeholder_through_the_whole_row() -> N
     assert "[EMAIL_1] asked; [EMAIL_2] too; call [PHONE_1]" in text
     assert '{\\"product_ids\\":\\"7001\\",\\"for\\":\\"[EMAIL_1]\\"}' in text
     assert BOTH.judged(row) == clean
+    unjudged = Judged(trajectory=row.trajectory)
+    assert BOTH.judged(unjudged).trajectory == clean.trajectory
     assert BOTH.judged(clean) is clean
     assert BOTH.problem(problem).query == clean.trajectory.query
 

@@ -100,11 +100,9 @@ def build(
     with _staged(out) as stage:
         came = _Incoming(judged, earlier or Earlier(()), unread, progress)
         funnel, found, scrubbed = _assemble(stage, came, plan, row_steps(count, plan.problems))
-        write_lines(stage / FUNNEL, [msgspec.json.format(to_json(funnel)), b"\n"])
-        pools = plan.separation.pool_of
-        for name, data in came.earlier.files.items():
+        told = {FUNNEL: to_json(funnel), POOL_FILE: to_json(plan.separation.pool_of)}
+        for name, data in {**came.earlier.files, **told}.items():
             write_lines(stage / name, [msgspec.json.format(data), b"\n"])
-        write_lines(stage / POOL_FILE, [msgspec.json.format(to_json(pools)), b"\n"])
         certify(stage, plan.problems, plan.separation, config)
         counts = funnel.counts() | {f"scrubbed:{kind}": n for kind, n in scrubbed.items()}
         manifest = _manifest(stage, config, counts, {**(inputs or {}), **found})

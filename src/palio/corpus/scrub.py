@@ -196,7 +196,7 @@ def _texts(row: dict[str, Any]) -> Iterator[str]:
     yield trajectory["query"]
     yield from _strings(trajectory["messages"])
     yield from _strings(trajectory)
-    yield from _strings(row["verdicts"])
+    yield from _strings(row.get("verdicts"))  # left out where nothing was judged
 
 
 def _strings(value: Any, *, free: bool = False) -> Iterator[str]:

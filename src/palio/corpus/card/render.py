@@ -109,15 +109,22 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def read_stats(folder: Path) -> Stats:
-    """The statistics of a corpus folder as written; see `is_current`.
+    """The statistics that lie in a corpus folder.
 
     Raises:
-        InputError: there are none.
+        InputError: there are none, or they are those of an older corpus in the same folder.
     """
     path = folder / STATS
     if not path.is_file():
         raise InputError("no statistics here", where=str(path), remedy="run `palio corpus card`")
-    return from_json(path.read_bytes(), Stats, where=str(path))
+    stats = from_json(path.read_bytes(), Stats, where=str(path))
+    if file_digest(folder / MANIFEST) != stats.manifest:
+        raise InputError(
+            "these statistics are of an older corpus in this folder",
+            where=str(path),
+            remedy="run `palio corpus card` again",
+        )
+    return stats
 
 
 def licences(stats: Stats, about: About) -> tuple[str, ...]:
