@@ -212,6 +212,35 @@ def test_upstream_rollouts_keep_prompts_and_pair_obs_by_id(tmp_path: Path) -> No
     assert trajectory.messages[0].role == "system"
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_obs_of_calls_without_ids_and_of_the_step_before(tmp_path: Path, named: bool) -> None:
+    """Ids by the arena's formula; the values were computed by the published function."""
+    wanted = [
+        {"name": "find_product", "parameters": {"q": "hosport waist bag", "price": "180-505"}}
+    ]
+    wanted.append({"name": "terminate", "parameters": {"status": "success"}})
+    obs = [{"results": "bye"}, {"results": "found"}]
+    if named:
+        obs = [{"tool_call_id": "NR0gqQng", **obs[0]}, {"tool_call_id": "0F6wQPb_", **obs[1]}]
+    first = step(1)
+    first["prompt"] = [{"role": "user", "content": QUERY}]
+    first["completion"]["message"] = {"tool_call": wanted, "obs": obs}
+    (found,) = read(tmp_path, [first])
+    results = ["found", "bye"] if named else ["bye", "found"]
+    assert [d.result for d in found.trajectory.dispatches] == results
+    asks = [{"name": "find_product", "parameters": SEARCH, "tool_call_id": "a"}]
+    first["completion"]["message"] = {"tool_call": asks}
+    second = step(2)
+    second["completion"]["message"] = {
+        "tool_call": [{**asks[0], "tool_call_id": "b"}, {"parameters": {}}],
+        "obs": [{"tool_call_id": "a", "results": "late"}],
+    }
+    (found,) = read(tmp_path, [first, second])
+    assert [m.role for m in found.trajectory.messages] == ["user", "assistant", "tool", "assistant"]
+    assert [d.result for d in found.trajectory.dispatches] == ["late"]
+    assert codes(found) == ["call_shape"]
+
+
 def test_a_request_log_alone_is_a_run(tmp_path: Path) -> None:
     from palio.corpus.readers.importing import TraceImport
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from palio.corpus.conversation import RECOMMEND, calls_of, ids_in
 from palio.corpus.readers.conversation import Conversation
 from palio.corpus.readers.losses import Imported
 from palio.corpus.readers.record import Note, events_of
-from palio.records import AgentRef, Ending, Event, Message, Tool, Trajectory, digest
+from palio.records import AgentRef, Ending, Event, Message, Tool, Trajectory, bytes_digest
+
+_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def external_agent(name: Any = "", model: Any = "", version: Any = "") -> AgentRef:
@@ -59,7 +63,7 @@ def imported(
         "eligible": False,
     }
     if "trajectory_id" not in said:
-        said["trajectory_id"] = digest(fallback)[7:39]
+        said["trajectory_id"] = bytes_digest(_sorted(fallback))[7:39]
     trajectory = Trajectory(
         **{**base, **said}, events=events, messages=messages, tools=tools, source=source
     )

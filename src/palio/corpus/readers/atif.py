@@ -129,7 +129,7 @@ def _own_fields(row: Mapping[str, Any], losses: LossList) -> dict[str, Any]:
     own = _own(row, "", losses)
     fields: dict[str, Any] = {}
     for name, value in own.items():
-        if name == "agent" and isinstance(value, Mapping):
+        if name == "agent" and isinstance(value, dict):
             fields["agent"] = value
         elif name not in _OWN_TYPES:
             losses.add("unknown_key", f"extra.{OWN}.{name}")
@@ -177,7 +177,7 @@ def _read_step(
 def _own(holder: Mapping[str, Any], where: str, losses: LossList) -> Mapping[str, Any]:
     """What palio's writer kept in an `extra`; anybody else's extra is listed."""
     extra = holder.get("extra")
-    if not isinstance(extra, Mapping):
+    if not isinstance(extra, dict):
         losses.dropped(holder, ("extra",), where)
         return {}
     for key in extra:
@@ -188,7 +188,7 @@ def _own(holder: Mapping[str, Any], where: str, losses: LossList) -> Mapping[str
 
 def _call(call: Any) -> Any:
     """A call of ATIF as one of OpenAI; the text that palio's writer kept wins."""
-    if not isinstance(call, Mapping):
+    if not isinstance(call, dict):
         return call
     extra = mapping(call.get("extra"))
     own = mapping(extra.get(OWN))
@@ -206,13 +206,13 @@ def _call(call: Any) -> Any:
 
 def _results(step: Mapping[str, Any], where: str, losses: LossList) -> list[Mapping[str, Any]]:
     observation = step.get("observation")
-    given = observation.get("results") if isinstance(observation, Mapping) else observation
+    given = observation.get("results") if isinstance(observation, dict) else observation
     if isinstance(given, str):
         given = [{"content": given}]
     found: list[Mapping[str, Any]] = []
     for index, result in enumerate(listed(given)):
         place = f"{where}.observation.results[{index}]"
-        if not isinstance(result, Mapping):
+        if not isinstance(result, dict):
             losses.add("result_shape", place)
             continue
         losses.unknown(
@@ -279,7 +279,7 @@ def _count(value: Any) -> int | None:
 
 
 def _origin(steps: list[Any]) -> float | None:
-    times = (_milliseconds(step.get("timestamp")) for step in steps if isinstance(step, Mapping))
+    times = (_milliseconds(step.get("timestamp")) for step in steps if isinstance(step, dict))
     return min((time for time in times if time is not None), default=None)
 
 

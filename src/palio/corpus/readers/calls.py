@@ -42,10 +42,10 @@ def read_calls(raw: Mapping[str, Any], where: str, losses: LossList) -> list[Too
 
 def read_call(item: Any, where: str, losses: LossList) -> ToolCall | None:
     """One call; None, and a loss, when the item names no function."""
-    function = item.get("function", item) if isinstance(item, Mapping) else None
+    function = item.get("function", item) if isinstance(item, dict) else None
     if isinstance(function, str):
         function = {**item, "name": function}
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         losses.add("call_shape", where)
         return None
     losses.unknown(item, _CALL_KEYS, where)
@@ -63,7 +63,7 @@ def _argument_text(function: Mapping[str, Any], where: str, losses: LossList) ->
     if arguments is None:
         losses.add("null_arguments" if key else "absent_arguments", where)
         return "{}"
-    if not isinstance(arguments, Mapping):
+    if not isinstance(arguments, dict):
         losses.add("argument_type", where)
     return json_text(arguments)
 
@@ -75,7 +75,7 @@ def _as_list(given: Any, where: str, losses: LossList) -> list[Any]:
         except (msgspec.DecodeError, RecursionError):
             losses.add("call_shape", where)
             return []
-    if isinstance(given, Mapping):
+    if isinstance(given, dict):
         return [given]
     if given and not isinstance(given, list):
         losses.add("call_shape", where)
@@ -95,9 +95,9 @@ def read_tools(given: Any, losses: LossList, where: str = "tools") -> tuple[Tool
     for index, tool in enumerate(given if isinstance(given, list) else []):
         if isinstance(tool, str):
             found += read_tools(tool, losses, f"{where}[{index}]")
-        elif not isinstance(tool, Mapping):
+        elif not isinstance(tool, dict):
             losses.add("tools", f"{where}[{index}]")
-        elif isinstance(tool.get("function"), Mapping):
+        elif isinstance(tool.get("function"), dict):
             found.append(dict(tool))
         else:
             flat = {key: value for key, value in tool.items() if key != "type"}

@@ -104,9 +104,9 @@ def read_exchange(row: Mapping[str, Any], source: str) -> Imported:
     losses = LossList()
     answer = row
     asked: Mapping[str, Any] = {}
-    if isinstance(row.get("response"), Mapping):
+    if isinstance(row.get("response"), dict):
         answer = row["response"]
-        asked = row["request"] if isinstance(row.get("request"), Mapping) else {}
+        asked = row["request"] if isinstance(row.get("request"), dict) else {}
         losses.unknown(row, ("request", "response"))
     given = asked.get("messages")
     before = given if isinstance(given, list) else []

@@ -65,7 +65,7 @@ class Conversation:
         Raises:
             UnreadableError: it is no object, or has no known role.
         """
-        role = ROLES.get(str(raw.get("role")).lower()) if isinstance(raw, Mapping) else None
+        role = ROLES.get(str(raw.get("role")).lower()) if isinstance(raw, dict) else None
         if role is None:
             raise UnreadableError("message", f"{where} is no chat message")
         self.losses.unknown(raw, _KEYS, where)
@@ -106,7 +106,7 @@ class Conversation:
         for index, part in enumerate(content):
             if isinstance(part, str):
                 parts.append(part)
-            elif isinstance(part, Mapping) and isinstance(part.get("text"), str):
+            elif isinstance(part, dict) and isinstance(part.get("text"), str):
                 parts.append(part["text"])
             else:
                 self.losses.add("content_part", f"{where}.content[{index}]")

@@ -47,7 +47,7 @@ def _one(read: Callable[[Any, str], Imported]) -> Callable[[Any, str], Iterable[
 
 
 def _is_own(row: Any) -> bool:
-    return isinstance(row, Mapping) and {"trajectory_id", "agent", "events", "messages"} <= set(row)
+    return isinstance(row, dict) and {"trajectory_id", "agent", "events", "messages"} <= set(row)
 
 
 def _read_own(row: Mapping[str, Any], source: str) -> Imported:
@@ -63,7 +63,7 @@ def _is_message_list(value: Any) -> bool:
         isinstance(value, list)
         and bool(value)
         and (
-            all(isinstance(item, Mapping) and ("role" in item or "from" in item) for item in value)
+            all(isinstance(item, dict) and ("role" in item or "from" in item) for item in value)
             or has_items(value)
         )
     )
@@ -128,7 +128,7 @@ def read_record(value: Any, source: str, name: str = "auto") -> Iterator[tuple[s
 
 
 def _shape(value: Any) -> str:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         keys = ", ".join(str(key)[:20] for key in list(value)[:6])
         return f"an object with {keys}" if keys else "an empty object"
     if isinstance(value, list):

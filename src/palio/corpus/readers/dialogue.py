@@ -19,11 +19,20 @@ from palio.corpus.readers.calls import read_tools
 from palio.corpus.readers.conversation import Conversation
 from palio.corpus.readers.decoding import json_text
 from palio.corpus.readers.losses import Imported, LossList, UnreadableError
+from palio.corpus.readers.observed import Observed, observed, with_derived_id
 from palio.corpus.readers.proxy import ProxyCall, read_proxy_calls
 from palio.corpus.readers.record import events_of
 from palio.corpus.readers.recording import Step, recorded
 from palio.corpus.readers.shapes import listed, mapping, texted
-from palio.records import Ending, Event, Fault, FaultCode, InferenceEvent, Message
+from palio.records import (
+    Ending,
+    Event,
+    Fault,
+    FaultCode,
+    FunctionCall,
+    InferenceEvent,
+    Message,
+)
 
 NO_RECORD = "no host record came with the dialogue: it is the agent's own account"
 """Stands in `Trajectory.differences` of a dialogue without proxy calls."""
@@ -155,7 +164,7 @@ def read_dialogue(
 def _said(step: Mapping[str, Any]) -> Mapping[str, Any]:
     """The `message` of a step, {} where there is none."""
     completion = step.get("completion")
-    holder = completion if isinstance(completion, Mapping) else step
+    holder = completion if isinstance(completion, dict) else step
     return mapping(holder.get("message"))
 
 
@@ -183,10 +192,18 @@ class _Reading:
         completion = mapping(step.get("completion"))
         self.losses.unknown(completion, _COMPLETION, f"{where}.completion")
         self.losses.unknown(said, _MESSAGE, f"{where}.message")
+        given = said.get("tool_call")
+        calls = [given] if isinstance(given, dict) else listed(given)
+        plain = [call for call in calls if isinstance(call, dict)]
+        earlier, own = observed(said.get("obs"), plain, where, self.losses)
+        for found in earlier:
+            self._result(found.result, found.call_id, found.where)
+        if own:
+            calls = [with_derived_id(c) if isinstance(c, dict) else c for c in calls]
         position = len(self.conversation.messages)
         if prompt:
             self.prompts[position] = prompt
-        self._turn(completion, said, where)
+        self._turn(completion, said, calls, own, where)
         claimed = self._claimed(completion, position)
         timestamp = extra.get("timestamp")
         at = float(timestamp) if isinstance(timestamp, int | float) else None
@@ -226,7 +243,14 @@ class _Reading:
         elif query and query != self.query:
             self.losses.add("query_changed", f"{where}.extra_info.query")
 
-    def _turn(self, completion: Mapping[str, Any], said: Mapping[str, Any], where: str) -> None:
+    def _turn(
+        self,
+        completion: Mapping[str, Any],
+        said: Mapping[str, Any],
+        calls: list[Any],
+        own: list[Observed],
+        where: str,
+    ) -> None:
         """The assistant message of a step and the results of its calls."""
         thinking = [
             text
@@ -237,37 +261,23 @@ class _Reading:
             self.losses.add("joined_reasoning", where)
         raw: dict[str, Any] = {"role": "assistant"}
         if said:
-            given = said.get("tool_call")
-            given = [given] if isinstance(given, Mapping) else given
-            calls = listed(given)
             raw["content"] = said.get("response")
             raw["tool_calls"] = [_call(call) for call in calls]
         else:
-            calls = []
             raw["content"] = _unwrapped_response(completion.get("content"))
         if thinking:
             raw["reasoning_content"] = "\n\n".join(dict.fromkeys(thinking))
         self.conversation.add(raw, where)
         made = self.conversation.messages[-1].tool_calls
-        kept = [call for call in calls if isinstance(call, Mapping)]
+        kept = [call for call in calls if isinstance(mapping(call).get("name"), str)]
         for index, (call, held) in enumerate(zip(kept, made, strict=False)):
             place = f"{where}.tool_call[{index}]"
             self.losses.unknown(call, _CALL, place)
             key = next((name for name in ("result", "results") if name in call), None)
             if key:
                 self._result(call[key], held.id, place)
-        self._observations(said.get("obs"), where)
-
-    def _observations(self, given: Any, where: str) -> None:
-        """The `obs` of an upstream step: results by call id."""
-        for index, obs in enumerate(given if isinstance(given, list) else [given] if given else []):
-            place = f"{where}.obs[{index}]"
-            if not isinstance(obs, Mapping):
-                self._result(obs, "", place)
-                continue
-            self.losses.unknown(obs, ("tool_call_id", "results", "result", "name"), place)
-            result = obs.get("results", obs.get("result"))
-            self._result(result, str(obs.get("tool_call_id") or ""), place)
+        for found in own:
+            self._result(found.result, found.call_id, found.where)
 
     def _result(self, result: Any, call_id: str, where: str) -> None:
         text = result if isinstance(result, str) else json_text(result)
@@ -295,16 +305,13 @@ class _Reading:
         if self.proxies:
             return recorded(messages, self.steps, self.proxies, self.losses)
         for step in self.steps:
-            asked = [
-                (call.function.name, argument_key(call.function.name, call.function.arguments))
-                for call in step.claimed.tool_calls
-            ]
+            asked = [call.function for call in step.claimed.tool_calls]
             for call in messages[step.position].tool_calls:
-                key = argument_key(call.function.name, call.function.arguments)
-                if (call.function.name, key) in asked:
-                    asked.remove((call.function.name, key))
-                else:
+                same = next((made for made in asked if _same(made, call.function)), None)
+                if same is None:
                     self.conversation.by_harness.add(call.id)
+                else:
+                    asked.remove(same)
         events = events_of(messages, self.conversation.by_harness)
         differences = (NO_RECORD,) if any(step.claimed.tool_calls for step in self.steps) else ()
         return self._prompted(events), differences, None
@@ -326,9 +333,16 @@ class _Reading:
         return tuple(told)
 
 
+def _same(one: FunctionCall, other: FunctionCall) -> bool:
+    """Whether two calls ask for the same; equal texts need no canonical form."""
+    if one.name != other.name or one.arguments == other.arguments:
+        return one.name == other.name
+    return argument_key(one.name, one.arguments) == argument_key(other.name, other.arguments)
+
+
 def _call(call: Any) -> Any:
     """A dialogue call as one of OpenAI."""
-    if not isinstance(call, Mapping):
+    if not isinstance(call, dict):
         return call
     kept = {key: call[key] for key in ("parameters", "arguments") if key in call}
     return {

@@ -80,7 +80,7 @@ def read_evaluation(row: Mapping[str, Any], source: str) -> Imported:
 def _turn(conversation: Conversation, item: Any, index: int) -> bool:
     """Add one call, and its result where the item has one; gives whether it had."""
     where = f"sample.output_tools[{index}]"
-    held = item if isinstance(item, Mapping) else {}
+    held = item if isinstance(item, dict) else {}
     key = next((name for name in _RESULTS if name in held), None)
     call = {name: value for name, value in held.items() if name != key}
     before = len(conversation.messages)

@@ -31,7 +31,7 @@ _ROW_KEYS = frozenset(
 
 def has_items(given: Sequence[Any]) -> bool:
     """Whether a list holds Responses API items among its messages."""
-    return any(isinstance(item, Mapping) and item.get("type") in _ITEMS for item in given)
+    return any(isinstance(item, dict) and item.get("type") in _ITEMS for item in given)
 
 
 def is_items_row(row: Any) -> bool:
@@ -82,8 +82,8 @@ def messages_of_items(items: Sequence[Any], losses: LossList, where: str) -> lis
     turn: dict[str, Any] | None = None
     for index, item in enumerate(items):
         place = f"{where}[{index}]"
-        kind = item.get("type") if isinstance(item, Mapping) else None
-        if isinstance(item, Mapping) and (kind in _CALLS or kind == "reasoning" or _spoken(item)):
+        kind = item.get("type") if isinstance(item, dict) else None
+        if isinstance(item, dict) and (kind in _CALLS or kind == "reasoning" or _spoken(item)):
             if turn is None or (kind == "reasoning" and len(turn) > 2):
                 turn = {"role": "assistant", "content": None}
                 messages.append(turn)
@@ -92,7 +92,7 @@ def messages_of_items(items: Sequence[Any], losses: LossList, where: str) -> lis
         turn = None
         if kind in _OUTPUTS:
             messages.append(_output(item))
-        elif isinstance(item, Mapping) and "role" in item:
+        elif isinstance(item, dict) and "role" in item:
             messages.append({key: value for key, value in item.items() if key not in _NOISE})
         else:
             losses.add("item", place)
@@ -115,7 +115,7 @@ def _grow(turn: dict[str, Any], item: Mapping[str, Any], losses: LossList, where
             part["text"]
             for key in ("summary", "content")
             for part in listed(item.get(key))
-            if isinstance(part, Mapping) and isinstance(part.get("text"), str)
+            if isinstance(part, dict) and isinstance(part.get("text"), str)
         ]
         text = "\n".join(texts)
         turn["reasoning_content"] = "\n".join(

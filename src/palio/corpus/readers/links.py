@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_PARENTS = ("parent_id", "parent", "parentId", "parentUuid", "parent_message_id")
+_PARENTS = frozenset(("parent_id", "parent", "parentId", "parentUuid", "parent_message_id"))
 _IDS = ("id", "uuid", "message_id", "step_id")
 
 
@@ -13,10 +13,10 @@ def is_cyclic(items: Iterable[Any]) -> bool:
     """Whether the parent links of a list of messages or steps lead back to where they came from."""
     parent_of: dict[str, list[str]] = {}
     for item in items:
-        if not isinstance(item, Mapping):
+        if not isinstance(item, dict) or _PARENTS.isdisjoint(item):
             continue
         own = next((str(item[key]) for key in _IDS if item.get(key) is not None), None)
-        parent = next((str(item[key]) for key in _PARENTS if item.get(key) is not None), None)
+        parent = next((str(item[key]) for key in sorted(_PARENTS) if item.get(key)), None)
         if own is not None and parent is not None:
             parent_of.setdefault(own, []).append(parent)
     return has_cycle(parent_of)

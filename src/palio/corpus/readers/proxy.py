@@ -86,7 +86,7 @@ def logged_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 def logged_completion(answer: Mapping[str, Any]) -> Message | None:
     """The assistant message of a logged answer; None where it is not there to be read in full."""
     message = logged_choice(answer).get("message")
-    if not isinstance(message, Mapping):
+    if not isinstance(message, dict):
         return None
     try:
         read = read_message({**message, "role": "assistant"})
@@ -100,7 +100,7 @@ def logged_usage(raw: Any) -> Usage:
     """Token counts of an answer, as far as they are numbers."""
     counts = {}
     for name in ("prompt_tokens", "completion_tokens"):
-        value = raw.get(name) if isinstance(raw, Mapping) else None
+        value = raw.get(name) if isinstance(raw, dict) else None
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             counts[name] = value
     return Usage(**counts)

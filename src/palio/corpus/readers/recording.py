@@ -78,7 +78,7 @@ def read_log(rows: Sequence[Mapping[str, Any]], source: str, problem_id: str) ->
     models = (
         call.raw["json_data"].get("model")
         for call in calls
-        if isinstance(call.raw.get("json_data"), Mapping)
+        if isinstance(call.raw.get("json_data"), dict)
     )
     return imported(
         conversation,

@@ -8,7 +8,7 @@ from typing import Any
 
 def mapping(value: Any) -> Mapping[str, Any]:
     """The value if it is an object, else an empty one."""
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def listed(value: Any) -> list[Any]:

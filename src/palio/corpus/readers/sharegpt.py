@@ -29,7 +29,7 @@ def is_sharegpt(row: Any) -> bool:
 
 
 def _is_turn(turn: Any) -> bool:
-    return isinstance(turn, Mapping) and ("from" in turn or "role" in turn)
+    return isinstance(turn, dict) and ("from" in turn or "role" in turn)
 
 
 def read_sharegpt(row: Mapping[str, Any], source: str) -> Imported:
@@ -77,7 +77,7 @@ def _spoken(pending: Mapping[str, Any]) -> dict[str, Any]:
 
 def _message(turn: Any, where: str, losses: LossList) -> dict[str, Any]:
     """The chat message of a turn; one that is only a call is marked `calling`."""
-    if not isinstance(turn, Mapping):
+    if not isinstance(turn, dict):
         raise UnreadableError("message", f"{where} is no turn")
     if "from" not in turn:
         return dict(turn)
