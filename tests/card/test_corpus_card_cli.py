@@ -105,6 +105,10 @@ def test_validators_opinions_are_read(days: Path) -> None:
     assert result.exit_code == 0, result.output
     outcome = next(s for s in json.loads(result.stdout)["steps"] if s["name"] == "outcome")
     assert outcome["rejected"] == {"not_unanimous": 1}
+    words = ("build", "--trajectories", days / "runs", "--verdicts", days / "verdicts.jsonl")
+    assert run(*words, *shared(days, "whole")).exit_code == 0
+    two, whole = ((days / name / "provenance.jsonl").read_bytes() for name in ("two", "whole"))
+    assert two == whole
 
 
 def test_takedown_by_agent_and_by_file(days: Path) -> None:

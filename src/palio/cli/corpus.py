@@ -10,6 +10,7 @@ import typer
 
 from palio.cli import corpus_card
 from palio.cli.corpus_formats import export, import_traces
+from palio.cli.corpus_judging import judging
 from palio.cli.corpus_leaks import register
 from palio.cli.corpus_salvage import salvage
 
@@ -41,6 +42,7 @@ def build(
     keep_pools: Path | None = typer.Option(None, help="Earlier corpus whose split must stay."),
     links: Path | None = typer.Option(None, help="TOML with must and cannot: pairs of problems."),
     vectors: Path | None = typer.Option(None, help="Folder that keeps vectors of embedding edges."),
+    verdicts: list[Path] = typer.Option([], help="Outcome verdicts of validators."),
     encoder: str = typer.Option("lexical", help="Title similarity: lexical or minilm."),
     workers: int = typer.Option(2, min=1, help="Processes that judge."),
     as_json: bool = AS_JSON,
@@ -50,40 +52,23 @@ def build(
     from palio.corpus.build import read_pools
     from palio.corpus.config import CorpusConfig, read_config
     from palio.corpus.funnel_chart import draw_funnel
-    from palio.corpus.judged import Panel, judge_all
-    from palio.corpus.reading import TraceReader
-    from palio.judging.encoders import encoder_named
     from palio.suites.embedding import vector_store
-    from palio.suites.files import read_any_suite
     from palio.suites.links import read_links
-    from palio.world.artefacts import file_digest
-    from palio.world.catalogue import read_catalogue
 
     chosen = read_config(config) if config else CorpusConfig()
     if links:
         chosen = chosen.linked(read_links(links))
-    problems = [problem for path in suite for problem in read_any_suite(path)[0].problems]
-    catalogues = [read_catalogue(path)[0] for path in catalogue]
-    profiles = tuple(dict.fromkeys(p for p in (chosen.outcome, "oro", "strict") if p != "none"))
-    panel = Panel(
-        problems,
-        {held.catalogue_id: held.products for held in catalogues},
-        profiles,
-        encoder_named(encoder),
-    )
-    reader = TraceReader(trajectories)
-    inputs = reader.digests() | {f"suite:{path.name}": file_digest(path) for path in suite}
-    inputs |= {f"catalogue:{held.catalogue_id}": held.digest for held in catalogues}
+    read = judging(chosen, trajectories, suite, catalogue, verdicts, encoder)
     with _counter("judging and gating") as progress:
         funnel = build_corpus(
-            judge_all(reader, panel, workers=workers),
-            problems,
+            read.judged(read.reader, workers),
+            read.problems,
             chosen,
             out,
-            inputs=inputs,
+            inputs=read.inputs,
             previous=read_pools(keep_pools) if keep_pools else None,
             vectors=vector_store(chosen.guard.embedding, vectors),
-            unread=reader.rejects,
+            unread=read.reader.rejects,
             progress=progress,
         )
     draw_funnel(funnel, out / "funnel.png", title=f"Corpus funnel: {out.name}")

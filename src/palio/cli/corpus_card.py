@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from palio.cli.corpus_judging import judging, problems_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from palio.corpus.card import About, Stats
     from palio.corpus.difference import Difference
-    from palio.records import Message, Problem
+    from palio.records import Message
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 FOLDER = typer.Argument(..., help="Folder of a finished `palio corpus build`.")
@@ -91,37 +93,19 @@ def daily(
     from palio.cli.corpus import _counter, _print_funnel
     from palio.corpus.config import read_config
     from palio.corpus.daily import Day
-    from palio.corpus.judged import Panel, judge_all
-    from palio.corpus.opinions import outcomes_by_trajectory, with_opinions
-    from palio.corpus.reading import TraceReader
     from palio.corpus.standing import standing
-    from palio.judging.encoders import encoder_named
     from palio.suites.embedding import vector_store
-    from palio.world.artefacts import file_digest
-    from palio.world.catalogue import read_catalogue
 
     before = standing(previous, read_config(config) if config else None)
-    problems = _problems(suite)
-    day = Day(before, problems)
-    held = [read_catalogue(path)[0] for path in catalogue]
-    own = before.config.outcome
-    profiles = tuple(dict.fromkeys(p for p in (own, "oro", "strict") if p != "none"))
-    products = {one.catalogue_id: one.products for one in held}
-    panel = Panel(problems, products, profiles, encoder_named(encoder))
-    reader = TraceReader(trajectories)
-    inputs = reader.digests() | {f"suite:{path.name}": file_digest(path) for path in suite}
-    inputs |= {f"catalogue:{one.catalogue_id}": one.digest for one in held}
-    inputs |= {f"verdicts:{path.name}": file_digest(path) for path in verdicts}
-    judged = judge_all(day.to_judge(reader), panel, workers=workers)
-    if verdicts:
-        judged = with_opinions(judged, outcomes_by_trajectory(verdicts))
+    read = judging(before.config, trajectories, suite, catalogue, verdicts, encoder)
+    day = Day(before, read.problems)
     with _counter("judging and gating") as progress:
         funnel = day.build(
-            judged,
+            read.judged(day.to_judge(read.reader), workers),
             out,
-            inputs=inputs,
+            inputs=read.inputs,
             vectors=vector_store(before.config.guard.embedding, vectors),
-            unread=reader.rejects,
+            unread=read.reader.rejects,
             progress=progress,
         )
     _print_funnel(funnel, as_json)
@@ -157,19 +141,13 @@ def takedown(
         why=why,
         day=day,
     )
-    problems = _problems(suite) if suite else before.problems()
+    problems = problems_of(suite) if suite else before.problems()
     funnel, done = take_down(before, notice, problems, out)
     if as_json:
         _print_json(done)
         return
     went = f"{done.rows:,} rows and {done.rejects:,} rejected rows went"
     typer.echo(f"{went}; {funnel.kept:,} rows are left; wrote {out}")
-
-
-def _problems(suites: Sequence[Path]) -> tuple[Problem, ...]:
-    from palio.suites.files import read_any_suite
-
-    return tuple(problem for path in suites for problem in read_any_suite(path)[0].problems)
 
 
 def _measured(folder: Path, about: Path | None, tokenizer: Path | None) -> tuple[About, Stats]:

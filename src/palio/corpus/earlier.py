@@ -19,8 +19,8 @@ from palio.corpus.config import POOLS
 from palio.corpus.gates import Drop, Gate
 from palio.corpus.judged import Judged
 from palio.corpus.lineage import Lineage, read_lineage
-from palio.corpus.origin import made_of
 from palio.corpus.rows import CorpusRow, read_rows
+from palio.corpus.salvage.mark import salvaged_from
 from palio.corpus.spool import REJECTS, RejectRow
 from palio.records import InputError, IntegrityError, Record, Trajectory, from_json, to_json
 
@@ -109,7 +109,9 @@ def kept_rows(folder: Path) -> Iterator[tuple[CorpusRow, Lineage]]:
 def restored(row: CorpusRow, lineage: Lineage) -> Judged:
     """The judged trajectory of a published row, without its events."""
     messages = row.typed()
-    if made_of(lineage.source):  # the mark is in no published row, and all thinking has it there
+    if salvaged_from(
+        lineage.source
+    ):  # the mark is in no published row, and all thinking has it there
         messages = tuple(
             msgspec.structs.replace(message, rationalised=bool(message.reasoning_content))
             for message in messages

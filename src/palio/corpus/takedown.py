@@ -16,7 +16,8 @@ from palio.corpus.earlier import Earlier, Settled, settled_rows
 from palio.corpus.funnel import Funnel
 from palio.corpus.gates import Drop, Gate
 from palio.corpus.judged import Judged
-from palio.corpus.origin import file_name, made_of, ran_by
+from palio.corpus.origin import file_name, ran_by
+from palio.corpus.salvage.mark import salvaged_from
 from palio.corpus.screening import TAKEN_DOWN
 from palio.corpus.standing import Standing
 from palio.records import InputError, Problem, Record, from_json, to_json
@@ -68,7 +69,7 @@ class Named:
         """The first notice that names a row with these ids (trajectory, problem, agent)."""
         trajectory, problem, agent = ids
         for notice, (trajectories, made, problems, agents, sources) in self._notices:
-            if trajectory in trajectories or made_of(source) in made:
+            if trajectory in trajectories or salvaged_from(source) in made:
                 return notice
             if problem in problems or not agents.isdisjoint((agent, ran_by(agent))):
                 return notice

@@ -1,0 +1,77 @@
+"""What `palio corpus build` and `daily` both read before they judge: files, panel, digests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from palio.corpus.config import CorpusConfig
+    from palio.corpus.judged import Judged, Panel
+    from palio.corpus.reading import TraceReader
+    from palio.records import OutcomeVerdict, Problem, Trajectory
+
+
+class Judging(NamedTuple):
+    """The inputs of a build.
+
+    Attributes:
+        inputs: name -> digest of every input file, for the manifest.
+        opinions: outcome verdicts of validators by trajectory id.
+    """
+
+    reader: TraceReader
+    problems: tuple[Problem, ...]
+    panel: Panel
+    opinions: dict[str, tuple[OutcomeVerdict, ...]]
+    inputs: dict[str, str]
+
+    def judged(self, trajectories: Iterable[Trajectory], workers: int) -> Iterator[Judged]:
+        """The stream with our verdicts and those of the validators."""
+        from palio.corpus.judged import judge_all
+        from palio.corpus.opinions import with_opinions
+
+        judged = judge_all(trajectories, self.panel, workers=workers)
+        return with_opinions(judged, self.opinions)
+
+
+def judging(
+    config: CorpusConfig,
+    trajectories: Sequence[Path],
+    suites: Sequence[Path],
+    catalogues: Sequence[Path],
+    verdicts: Sequence[Path],
+    encoder: str,
+) -> Judging:
+    """Read suites, catalogues and verdicts, and open the trajectory files.
+
+    Raises:
+        InputError: a file is missing or wrong.
+        ConfigError: no encoder has that name.
+    """
+    from palio.corpus.judged import Panel
+    from palio.corpus.opinions import outcomes_by_trajectory
+    from palio.corpus.reading import TraceReader
+    from palio.judging.encoders import encoder_named
+    from palio.world.artefacts import file_digest
+    from palio.world.catalogue import read_catalogue
+
+    problems = problems_of(suites)
+    held = [read_catalogue(path)[0] for path in catalogues]
+    profiles = tuple(dict.fromkeys(p for p in (config.outcome, "oro", "strict") if p != "none"))
+    products = {one.catalogue_id: one.products for one in held}
+    panel = Panel(problems, products, profiles, encoder_named(encoder))
+    reader = TraceReader(trajectories)
+    inputs = reader.digests() | {f"suite:{path.name}": file_digest(path) for path in suites}
+    inputs |= {f"catalogue:{one.catalogue_id}": one.digest for one in held}
+    inputs |= {f"verdicts:{path.name}": file_digest(path) for path in verdicts}
+    return Judging(reader, problems, panel, outcomes_by_trajectory(verdicts), inputs)
+
+
+def problems_of(suites: Sequence[Path]) -> tuple[Problem, ...]:
+    """The problems of all suites, in order."""
+    from palio.suites.files import read_any_suite
+
+    return tuple(problem for path in suites for problem in read_any_suite(path)[0].problems)
