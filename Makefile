@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("palio needs Python 3.11 or newer, this is " + sys.version if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) -c constraints.txt torch
-	$(PIP) install -c constraints.txt -e '.[train,dev]'
+	$(PIP) install -c constraints.txt -e '.[train,scrub,dev]'
 	@touch $@
 
 demo: $(READY) ## race, record, judge, corpus, train, evaluate: the main job, about 13 minutes on 2 cores
