@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from atif import Trajectory as AtifTrajectory
 from hypothesis import given, settings
 
 from palio.corpus.readers.atif import read_atif
@@ -21,7 +20,7 @@ from palio.records import AgentRef, Fault, Message, Trajectory, Usage, to_json
 from tests.corpus.making import PROBLEMS, good_turns, made_trajectory
 from tests.writers.making import trajectories
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:atif")
+AtifTrajectory = pytest.importorskip("atif").Trajectory
 
 
 def through_json(row: Any) -> Any:

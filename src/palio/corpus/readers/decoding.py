@@ -129,8 +129,12 @@ def _clean(value: Any, where: str, losses: LossList) -> Any:
     """`value` with every text made clean; a loss for each text that was not."""
     if isinstance(value, str):
         text = clean_text(value)
-        if text is not value and text != value:
-            losses.add("nul" if "\x00" in value else "surrogate", where)
+        if text != value:
+            without = value.replace("\x00", "\ufffd")
+            if without != value:
+                losses.add("nul", where)
+            if without != text:
+                losses.add("surrogate", where)
         return text
     if isinstance(value, dict):
         return {

@@ -89,6 +89,7 @@ class TraceImport:
         self._stdin = stdin
         self._progress = progress
         self._ids: set[str] = set()
+        self._repeats: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[Found]:
         for number, file in enumerate(self.files):
@@ -205,13 +206,14 @@ class TraceImport:
     def _counted(self, found: Found) -> Found:
         """`found` with an id that no trajectory had before it, counted."""
         trajectory, losses = found.trajectory, found.losses
-        given, number = trajectory.trajectory_id, 1
-        while trajectory.trajectory_id in self._ids:
-            number += 1
-            trajectory = msgspec.structs.replace(trajectory, trajectory_id=f"{given}-{number}")
-        if number > 1:
+        given = unique = trajectory.trajectory_id
+        while unique in self._ids:
+            self._repeats[given] += 1
+            unique = f"{given}-{self._repeats[given] + 1}"
+        self._ids.add(unique)
+        if unique != given:
+            trajectory = msgspec.structs.replace(trajectory, trajectory_id=unique)
             losses = (*losses, Loss(code="duplicate_id", where="trajectory_id"))
-        self._ids.add(trajectory.trajectory_id)
         self.formats[found.format] += 1
         self.losses.update(loss.code for loss in losses)
         return found._replace(trajectory=trajectory, losses=losses)

@@ -7,7 +7,11 @@ canonical arguments, so the evidence stays "heuristic".
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from palio.broker.conversation import build_messages
@@ -131,6 +135,9 @@ class _Recording:
         self._proxied = _ALWAYS_PROXIED | {call.tool for call in calls if call.tool}
         starts = [call.at_ms - logged_number(call.raw.get("duration_ms")) for call in calls]
         self._origin = min(starts, default=0.0)
+        # the latest time up to each step: a step is the first not before t where this reaches t
+        times = (-math.inf if step.at_ms is None else step.at_ms for step in steps)
+        self._latest = list(accumulate(times, max))
         self._owned: dict[int, list[ProxyCall]] = {}
         for call in calls:
             self._owned.setdefault(self._owner(call), []).append(call)
@@ -138,39 +145,43 @@ class _Recording:
 
     def _owner(self, call: ProxyCall) -> int:
         """The first step whose time is not before the call's; the last for what came later."""
-        for number, step in enumerate(self._steps):
-            if step.at_ms is not None and step.at_ms >= call.at_ms:
-                return number
-        if self._steps:
-            self._losses.add("after_last_step", call.where)
-        return max(len(self._steps) - 1, 0)
+        number = bisect_left(self._latest, call.at_ms)
+        if number < len(self._steps) or not self._steps:
+            return min(number, max(len(self._steps) - 1, 0))
+        self._losses.add("after_last_step", call.where)
+        return len(self._steps) - 1
 
     def _matches(self, calls: Sequence[ProxyCall]) -> dict[str, ToolCall]:
         """Place of a logged dispatch -> the call of the dialogue that it carried out.
 
-        Calls of the same step come first, then those of the nearest other step.
+        Calls of the same step come first; a time may be off by a step, so the first equal call of
+        any step comes next.
         """
-        waiting: dict[tuple[str, str], list[tuple[int, ToolCall]]] = {}
+        here: dict[tuple[int, str, str], deque[ToolCall]] = {}
+        anywhere: dict[tuple[str, str], deque[ToolCall]] = {}
         for number, step in enumerate(self._steps):
             for call in self._messages[step.position].tool_calls:
-                key = argument_key(call.function.name, call.function.arguments)
-                waiting.setdefault((call.function.name, key), []).append((number, call))
-        owner = {call.where: step for step, owned in self._owned.items() for call in owned}
+                name, key = call.function.name, argument_key(*_asked(call))
+                here.setdefault((number, name, key), deque()).append(call)
+                anywhere.setdefault((name, key), deque()).append(call)
+        taken: set[str] = set()
         found: dict[str, ToolCall] = {}
-        for same_step in (True, False):
-            for dispatch in calls:
-                if not dispatch.tool or dispatch.where in found:
-                    continue
-                key = argument_key(dispatch.tool, logged_arguments(dispatch.raw))
-                same = waiting.get((dispatch.tool, key), [])
-                own = owner[dispatch.where]
-                fitting = [
-                    (abs(number - own), at)
-                    for at, (number, _) in enumerate(same)
-                    if number == own or not same_step
-                ]
-                if fitting:
-                    found[dispatch.where] = same.pop(min(fitting)[1])[1]
+        keys = {c.where: argument_key(c.tool, logged_arguments(c.raw)) for c in calls if c.tool}
+        for number, owned in self._owned.items():
+            for dispatch in owned:
+                waiting = here.get((number, dispatch.tool, keys.get(dispatch.where, "")))
+                if dispatch.tool and waiting:
+                    found[dispatch.where] = waiting.popleft()
+                    taken.add(found[dispatch.where].id)
+        for dispatch in calls:
+            waiting = anywhere.get((dispatch.tool, keys.get(dispatch.where, "")))
+            if not dispatch.tool or dispatch.where in found or not waiting:
+                continue
+            while waiting and waiting[0].id in taken:
+                waiting.popleft()
+            if waiting:
+                found[dispatch.where] = waiting.popleft()
+                taken.add(found[dispatch.where].id)
         return found
 
     def step(self, number: int) -> None:
@@ -301,6 +312,10 @@ class _Recording:
                 emitted_by=place.seq if place else None,
             )
         )
+
+
+def _asked(call: ToolCall) -> tuple[str, str]:
+    return call.function.name, call.function.arguments
 
 
 def _ids_shown(result: str) -> list[str]:
