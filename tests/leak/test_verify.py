@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from palio.corpus.certificate import read_certificate
 from palio.corpus.config import NEVER, CorpusConfig
 from palio.corpus.verify import verify
 from palio.records import InputError, Problem
+from palio.suites.embedding import EmbeddingRule, Vectors, VectorStore
 from palio.suites.guard import GuardConfig
 from palio.suites.lexical import LexicalRule
 from palio.suites.links import Links
@@ -84,7 +87,7 @@ SHARES = {"train": 0.4, "development": 0.2, "heldout": 0.2, NEVER: 0.2}
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     requests(),
@@ -218,3 +221,34 @@ def test_the_certificate_names_known_benchmarks(tmp_path: Path, shared_data: Pat
     known = read_certificate(tmp_path).known["shoppingbench-public"]
     assert sum(known["text"].values()) == 30
     assert wish(0) != wish(1)
+
+
+class Shapes:
+    """A model that sees how long a text is and nothing else."""
+
+    model_id = "shapes-1"
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        angles = np.array([len(text) % 50 for text in texts], np.float32) / 30
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def test_edges_of_meaning_are_certified_and_checked_as_stated(tmp_path: Path) -> None:
+    problems = people(40)
+    rule = EmbeddingRule(cosine=0.99999, weak_cosine=0.9999)
+    config = guarded(embedding=rule, lexical=None)
+    rows = [made_row(f"t{n:02}", problem) for n, problem in enumerate(problems)]
+    build(rows, problems, config, tmp_path, vectors=VectorStore(Shapes()))
+    certificate = read_certificate(tmp_path)
+    assert certificate.model == "shapes-1"
+    assert certificate.joins["embedding"] == len(certificate.embedding) > 5
+    outcome = verify(tmp_path)
+    assert outcome.good, outcome.findings
+    assert any("need the model" in note for note in outcome.notes)
+    train, heldout = (lines(tmp_path / f"{p}.jsonl")[0]["problem_id"] for p in ("train", "heldout"))
+    edge = {"one": train, "other": heldout, "key": "cosine 1", "score": 1.0}
+    edited(tmp_path / "certificate.json", lambda c: c["embedding"].append(edge))
+    reseal(tmp_path)
+    assert any(
+        f.rule == "embedding" and f.pair == (train, heldout) for f in verify(tmp_path).findings
+    )
