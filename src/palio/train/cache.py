@@ -60,50 +60,54 @@ class Decoder:
             self._filled[row] = start + count
         self._grow(max(max(start + width for start in at), max(self._filled) + 1))
         top = max(rows) + 1
-        dense = width == 1 and len(rows) >= _DENSE * top and top >= _EVEN
-        if dense:
-            inputs = torch.zeros(top, 1, dtype=torch.long)
-            starts = torch.tensor(self._filled[:top])
-            starts[list(rows)] = torch.tensor(at)
-            inputs[list(rows), 0] = torch.tensor([each[0] for each in ids])
-            states = self._forward(None, inputs, starts)[list(rows), 0]
-            return self.model.logits(states)
+        if width == 1 and top >= _EVEN and len(rows) >= _DENSE * top:
+            return self._step_all(list(rows), [each[0] for each in ids], at, top)
         spare = -len(rows) % _EVEN if width == 1 else 0
         inputs = torch.zeros(len(rows), width, dtype=torch.long)
         for row, each in enumerate(ids):
             inputs[row, : len(each)] = torch.tensor(each)
-        index, starts = torch.tensor(rows), torch.tensor(at)
+        index, starts, last = torch.tensor(rows), torch.tensor(at), torch.tensor(counts) - 1
         if spare:
             inputs = torch.cat([inputs, inputs[:1].expand(spare, -1)])
-            index = torch.cat([index, index[:1].expand(spare)])
-            starts = torch.cat([starts, starts[:1].expand(spare)])
-        states = self._forward(index, inputs, starts)
-        last = states[torch.arange(len(rows)), torch.tensor(counts) - 1]
-        return self.model.logits(last)
+            index, starts, last = (
+                torch.cat([each, each[:1].expand(spare)]) for each in (index, starts, last)
+            )
+        return self.model.logits(self._forward(index, inputs, starts, last)[: len(rows)])
 
-    def _forward(self, rows: Tensor | None, inputs: Tensor, starts: Tensor) -> Tensor:
-        """Hidden states (B, T, hidden); `rows` None: the first B rows."""
+    def _step_all(self, rows: list[int], ids: list[int], at: Sequence[int], top: int) -> Tensor:
+        """One id each, with the rows in between stepped too; what they compute is never read."""
+        inputs = torch.zeros(top, 1, dtype=torch.long)
+        inputs[rows, 0] = torch.tensor(ids)
+        starts = torch.tensor(self._filled[:top])
+        starts[rows] = torch.tensor(at)
+        states = self._forward(None, inputs, starts, torch.zeros(top, dtype=torch.long))
+        return self.model.logits(states[rows])
+
+    def _forward(self, rows: Tensor | None, inputs: Tensor, starts: Tensor, last: Tensor) -> Tensor:
+        """Hidden states (B, hidden) at place `last` of each row; `rows` None: the first B rows."""
         positions = starts[:, None] + torch.arange(inputs.shape[1])
         reach = min(self.length, -(-(int(positions.max()) + 1) // 64) * 64)
         cos = self.model.cos[positions][:, :, None]
         sin = self.model.sin[positions][:, :, None]
         seen = torch.arange(reach) <= positions[:, :, None]
-        wall = torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))[:, None, None]
+        wall = torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))
+        every = torch.arange(len(inputs))
+        index = every if rows is None else rows
         x = self.model.model.embed_tokens(inputs)
-        index = torch.arange(len(inputs)) if rows is None else rows
         for number, block in enumerate(self.model.blocks):
             q, k, v = block.self_attn.project(block.input_layernorm(x, torch.float32), cos, sin)
             keys, values = self._keys[number], self._values[number]
             keys[index[:, None], :, positions] = k
             values[index[:, None], :, positions] = v
-            held = (
-                (keys[: len(inputs)], values[: len(inputs)])
-                if rows is None
-                else (keys[rows], values[rows])
-            )
-            mixed = _mix(q, held[0][:, :, :reach], held[1][:, :, :reach], wall)
+            if rows is None:
+                keys, values = keys[: len(inputs)], values[: len(inputs)]
+            else:
+                keys, values = keys[rows], values[rows]
+            if number + 1 == len(self._keys):  # nothing after this looks at other places
+                x, q, wall = (each[every, last][:, None] for each in (x, q, wall))
+            mixed = _mix(q, keys[:, :, :reach], values[:, :, :reach], wall[:, None, None])
             x = block.finish(x, mixed, torch.float32)
-        states: Tensor = self.model.model.norm(x, torch.float32)
+        states: Tensor = self.model.model.norm(x[:, 0], torch.float32)
         return states
 
     def _grow(self, length: int) -> None:
