@@ -12,6 +12,8 @@ from palio.corpus.config import CorpusConfig
 from palio.corpus.conversation import mentions, orphan_calls, product_ids
 from palio.corpus.gates import row_steps
 from palio.corpus.judged import Judged
+from palio.corpus.readers.dialogue import NO_RECORD
+from palio.corpus.readers.recording import UNLOGGED
 from palio.records import Ending, Fault, FaultCode, Message
 from tests.corpus.making import Turn, conversation, good_turns, made_row
 from tests.suites.making import made_problem
@@ -150,6 +152,14 @@ def test_an_outcome_of_another_profile_does_not_count() -> None:
 
 def test_heuristic_evidence_can_be_refused() -> None:
     assert reason(made_row("t", PROBLEM), evidence=("verified",)) == "axis_unknown"
+
+
+@pytest.mark.parametrize("note", [NO_RECORD, UNLOGGED])
+def test_an_account_without_a_record_has_no_axis(note: str) -> None:
+    row = made_row("t", PROBLEM)
+    told = msgspec.structs.replace(row.trajectory, differences=(note,))
+    assert reason(msgspec.structs.replace(row, trajectory=told)) == "axis_unknown"
+    assert reason(row) is None
 
 
 def test_a_call_that_the_model_never_made_is_not_its_answer() -> None:

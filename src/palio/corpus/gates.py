@@ -24,6 +24,8 @@ from palio.corpus.conversation import (
     ungrounded_ids,
 )
 from palio.corpus.judged import Judged
+from palio.corpus.readers.dialogue import NO_RECORD
+from palio.corpus.readers.recording import UNLOGGED
 from palio.corpus.salvage import is_salvaged
 from palio.corpus.salvage.oracle import oracle_words
 from palio.records import Blame, Ending, Message, Problem, Record, Tool, to_json
@@ -35,6 +37,9 @@ class Drop(Record, frozen=True):
     reason: str
     detail: str = ""
 
+
+UNATTESTED = frozenset({NO_RECORD, UNLOGGED})
+"""What a reader notes on a trace whose emitter nobody recorded: its axis is unknown."""
 
 Gate: TypeAlias = Callable[[Judged, CorpusConfig], Drop | None]
 TokenCount: TypeAlias = Callable[[Sequence[Message], Sequence[Tool]], int]
@@ -135,6 +140,8 @@ def on_axis(judged: Judged, config: CorpusConfig) -> Drop | None:
     """Who emitted the calls: the model itself (Axis A) or its harness (Axis B)."""
     verdict = judged.verdicts.richness
     richness = verdict.richness if verdict and verdict.evidence in config.evidence else None
+    if UNATTESTED.intersection(judged.trajectory.differences):
+        richness = None  # an agent's own account says nothing of who emitted a call
     axis = config.axis_of(richness)
     if axis in config.axes:
         return None
