@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 
 import typer
@@ -63,8 +64,18 @@ def _collect() -> None:
 _collect()
 
 
+KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
+"""torch keeps 1,024 compiled kernels, one a shape; batches of text hardly ever repeat a shape.
+
+Measured on the tiny recipe's first 70,000 tokens: 1,724 MiB with the defaults, 1,270 to 1,340 MiB
+with either set to 64, at equal speed. Read when torch is imported, so set before.
+"""
+
+
 def run() -> None:
     """Entry point: exit code 2 and one clear message for errors that palio raises on purpose."""
+    for name, capacity in KERNEL_CACHES.items():
+        os.environ.setdefault(name, capacity)
     try:
         app()
     except PalioError as error:
