@@ -168,6 +168,7 @@ def agent_main(p):
         ("b'[1]'", FaultCode.agent_bad_return),
         ('b\'{"status":"ok"}\'', FaultCode.agent_bad_return),
         ('b\'{"status":"launch_failed"}\'', FaultCode.agent_bad_return),
+        ('b\'{"status":["ok"]}\'', FaultCode.agent_bad_return),
         ('b\'{"status":"crashed","what":"\\\\ud800"}\'', FaultCode.agent_crashed),
     ],
 )

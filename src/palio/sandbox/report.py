@@ -33,7 +33,7 @@ def read_report(data: bytes) -> Report:
         return _failed("bad_return", f"the run's report is {error.what}")
     if not isinstance(report, dict):
         return _failed("bad_return", "the run's report is no object")
-    status = report.get("status")
+    status = str(report.get("status"))
     if status == "ok":
         return checked_claim(report.get("claim"))
     if status == "output_limit":
