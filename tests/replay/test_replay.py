@@ -238,11 +238,14 @@ def test_worlds_are_found_by_catalogue_and_by_rows() -> None:
     assert config_of(trajectory) == COMPACT
     row = '[{"product_id":"1","shop_id":"2","title":"t","price":1,"service":[],"sold_count":0}]'
     assert config_of(altered(trajectory, 0, result=row)) == FULL
+    empty = msgspec.structs.replace(trajectory, events=(), messages=())
+    assert config_of(empty) is None
     worlds = Worlds({catalogue.catalogue_id: catalogue})
     held = worlds.replayer(trajectory)
     assert held is not None
     assert held is worlds.replayer(trajectory)
     assert held.world.config == COMPACT
+    assert worlds.replayer(empty) is held  # the catalogue says that it is compact
     stranger = msgspec.structs.replace(trajectory, catalogue="elsewhere")
     assert worlds.replayer(stranger) is held  # the only one there is
     two = Worlds({"a": catalogue, "b": catalogue})

@@ -30,7 +30,7 @@ def arena(tmp_path: Path) -> list[str]:
     return [
         *("--suite", str(tmp_path / "suite.json")),
         *("--catalogue", str(tmp_path / "catalogue")),
-        *("--out", str(tmp_path / "out"), "--compact"),
+        *("--out", str(tmp_path / "out")),
     ]
 
 

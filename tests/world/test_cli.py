@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from palio.cli.main import app
-from palio.records import InputError
-from palio.world import write_catalogue
+from palio.records import ConfigError, InputError
+from palio.world import read_catalogue, write_catalogue
 from tests.world.shelf import shelf
 
 RUN = CliRunner()
@@ -45,6 +45,27 @@ def test_search_tools_and_call(tmp_path: Path) -> None:
     wrong = RUN.invoke(app, ["world", "call", str(tmp_path / "shelf"), "fly"])
     assert wrong.exit_code == 1
     assert "there is no tool" in wrong.stdout
+
+
+@pytest.mark.parametrize("config", ["compact", "full"])
+def test_a_generated_world_shows_the_rows_it_was_made_for(tmp_path: Path, config: str) -> None:
+    size = ("--config", config, "--products", 100, "--problems", 3)
+    run("world", "generate", "--out", tmp_path / "made", *size)
+    catalogue, _ = read_catalogue(tmp_path / "made")
+    assert catalogue.rows == config
+    write_catalogue(catalogue, tmp_path / "copy")
+    title = next(iter(catalogue)).title
+    for folder in (tmp_path / "made", tmp_path / "copy"):
+        for choice in ([], ["--world", "compact"], ["--world", "full"]):
+            row = json.loads(run("world", "search", folder, title, "--json", *choice))[0]
+            assert ("service" in row) == ((choice[1:] or [config])[0] == "full")
+            arguments = json.dumps({"q": title})
+            called = run("world", "call", folder, "find_product", arguments, *choice)
+            assert json.loads(called)[0] == row
+    run("world", "import", tmp_path / "made" / "products.jsonl", "--out", tmp_path / "imported")
+    assert read_catalogue(tmp_path / "imported")[0].rows == "full"
+    with pytest.raises(ConfigError, match="no world is called 'huge'"):
+        run("world", "search", tmp_path / "made", title, "--world", "huge")
 
 
 def test_suites_are_imported_listed_and_described(tmp_path: Path) -> None:

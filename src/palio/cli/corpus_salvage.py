@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from palio.cli.world import WORLD
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,18 +29,18 @@ def salvage(
     model_url: str = typer.Option("", help="OpenAI-compatible server of a rewriting model."),
     model: str = typer.Option("default", help="That model's name."),
     api_key: str = typer.Option("", envvar="PALIO_MODEL_API_KEY", help="Its key."),
-    world: str = typer.Option("auto", help="auto, compact or full: how the worlds show rows."),
+    world: str = WORLD,
     workers: int = typer.Option(1, min=1, help="Traces rewritten at once by a model."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Rewrite sub-task traces as agentic ones; offline a templated narrator writes the thinking."""
     from palio.cli.corpus import _counter
-    from palio.cli.replay import world_config
     from palio.corpus.reading import TraceReader
     from palio.corpus.replay import Worlds
     from palio.corpus.salvage.run import salvage as salvage_all
     from palio.world.artefacts import file_digest
     from palio.world.catalogue import read_catalogue
+    from palio.world.world import config_named
 
     catalogues = [read_catalogue(path)[0] for path in catalogue]
     reader = TraceReader(trajectories)
@@ -48,7 +50,7 @@ def salvage(
         progress = held.enter_context(_counter("salvaging"))
         report = salvage_all(
             reader,
-            Worlds({each.catalogue_id: each for each in catalogues}, world_config(world)),
+            Worlds({each.catalogue_id: each for each in catalogues}, config_named(world)),
             _rewriter(held, model_url, model, api_key),
             out,
             accept=_successes(suite, catalogues, profile) if suite else None,

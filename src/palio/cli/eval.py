@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from palio.cli.world import WORLD
+
 if TYPE_CHECKING:
     from palio.broker.upstream import Upstream
     from palio.evaluate.comparison import Comparison
@@ -26,7 +28,6 @@ app = typer.Typer(help="Evaluate policies: ASR, pass@k, floors, paired.", no_arg
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 SUITE = typer.Option(..., "--suite", help="Suite file.")
 CATALOGUES = typer.Option(..., "--catalogue", help="Catalogue of the suite; repeat for several.")
-WORLD = typer.Option("compact", "--world", help="World configuration: compact or full.")
 ENCODER = typer.Option("lexical", "--encoder", help="Title similarity: lexical or minilm.")
 LIMIT = typer.Option(0, "--limit", min=0, help="First problems of the suite only; 0 = all.")
 
@@ -174,19 +175,15 @@ def _inputs(
     suite: Path, catalogues: list[Path], world: str, encoder: str, limit: int
 ) -> tuple[tuple[Problem, ...], dict[str, World], TitleEncoder]:
     from palio.judging.encoders import encoder_named
-    from palio.records import ConfigError
     from palio.world.catalogue import read_catalogue
-    from palio.world.world import COMPACT, FULL, World
+    from palio.world.world import world_of_catalogue
 
-    configs = {"compact": COMPACT, "full": FULL}
-    if world not in configs:
-        raise ConfigError(f"no world configuration is called {world!r}", remedy="compact or full")
     worlds = {}
     for path in catalogues:
         found, rejects = read_catalogue(path)
         if rejects:
             typer.secho(f"{path}: {len(rejects)} bad lines skipped", fg="yellow", err=True)
-        worlds[found.catalogue_id] = World.build(found, configs[world])
+        worlds[found.catalogue_id] = world_of_catalogue(found, world)
     return _problems(suite, limit), worlds, encoder_named(encoder)
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from palio.cli.world import WORLD
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -38,7 +40,7 @@ def race(
     suite: Path = typer.Option(None, help="Suite file, palio's or an imported kind."),
     catalogue: list[Path] = typer.Option([], help="Catalogue folder or product file; repeatable."),
     out: Path = typer.Option(None, help="Run folder; an unfinished race in it goes on."),
-    compact: bool = typer.Option(False, "--compact", help="The compact world of the demo."),
+    world: str = WORLD,
     model_url: str = typer.Option("", help="OpenAI-compatible base URL; empty: scripted models."),
     api_key: str = typer.Option("", envvar="PALIO_API_KEY", help="Key of the model server."),
     profile: str = PROFILE,
@@ -60,7 +62,7 @@ def race(
     from palio.rollout import run_suite
 
     ranked = _profile(profile)
-    read, worlds = _inputs(suite, catalogue, compact=compact)
+    read, worlds = _inputs(suite, catalogue, world)
     jobs = _jobs(_specs(agents, policy), read, worlds, limit, seed)
     with ExitStack() as stack:
         report = run_suite(
@@ -112,12 +114,10 @@ def _specs(agents: str, policies: list[str]) -> list[AgentSpec]:
     return [*specs, *(policy_agent(model, model) for model in policies)]
 
 
-def _inputs(
-    suite: Path, catalogues: list[Path], *, compact: bool
-) -> tuple[Suite, dict[str, World]]:
+def _inputs(suite: Path, catalogues: list[Path], world: str) -> tuple[Suite, dict[str, World]]:
     from palio.suites.files import read_suite
     from palio.world.catalogue import read_catalogue
-    from palio.world.world import COMPACT, FULL, World
+    from palio.world.world import world_of_catalogue
 
     worlds = {}
     for path in catalogues:
@@ -130,7 +130,7 @@ def _inputs(
                 fg="yellow",
                 err=True,
             )
-        worlds[catalogue.catalogue_id] = World.build(catalogue, COMPACT if compact else FULL)
+        worlds[catalogue.catalogue_id] = world_of_catalogue(catalogue, world)
     return read_suite(suite), worlds
 
 

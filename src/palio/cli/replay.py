@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from palio.cli.world import WORLD
+
 if TYPE_CHECKING:
     from palio.corpus.replay import Replay
-    from palio.world.world import WorldConfig
 
 SHOWN = 20
 """Differences shown to people; JSON has all."""
@@ -19,7 +20,7 @@ SHOWN = 20
 def replay(
     trajectories: list[Path] = typer.Argument(..., help="Trajectory files or folders."),
     catalogue: list[Path] = typer.Option(..., help="Catalogues in which they were recorded."),
-    world: str = typer.Option("auto", help="auto, compact or full: how the worlds show rows."),
+    world: str = WORLD,
     as_json: bool = typer.Option(False, "--json", help="Print JSON, one member a trajectory."),
 ) -> None:
     """Re-execute recorded calls: match, drift or forged for each observation.
@@ -29,9 +30,10 @@ def replay(
     from palio.corpus.reading import TraceReader
     from palio.corpus.replay import Worlds, totals
     from palio.world.catalogue import read_catalogue
+    from palio.world.world import config_named
 
     held = [read_catalogue(path)[0] for path in catalogue]
-    worlds = Worlds({each.catalogue_id: each for each in held}, world_config(world))
+    worlds = Worlds({each.catalogue_id: each for each in held}, config_named(world))
     reader = TraceReader(trajectories)
     replays: list[Replay] = []
     missing: dict[str, int] = {}
@@ -55,17 +57,6 @@ def replay(
     wrong = summary["worst"]["drift"] + summary["worst"]["forged"] + len(missing)
     if wrong or reader.rejects:
         raise typer.Exit(1)
-
-
-def world_config(name: str) -> WorldConfig | None:
-    """The configuration of that name; None for "auto"."""
-    from palio.records import ConfigError
-    from palio.world.world import COMPACT, FULL
-
-    named = {"auto": None, COMPACT.name: COMPACT, FULL.name: FULL}
-    if name not in named:
-        raise ConfigError(f"no world is called {name!r}", remedy=f"use {', '.join(named)}")
-    return named[name]
 
 
 def _show(replays: list[Replay], summary: dict[str, Any], *, as_json: bool) -> None:

@@ -22,7 +22,9 @@ app = typer.Typer(
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 CATALOGUE = typer.Argument(..., help="Catalogue folder or product file.")
-COMPACT = typer.Option(False, "--compact", help="Short rows, 5 a page, as in the demo.")
+WORLD = typer.Option(
+    "auto", "--world", help="How worlds show rows: full, compact, or auto: as catalogues say."
+)
 
 
 @app.command("import")
@@ -113,14 +115,14 @@ def search(
     shop_id: str = typer.Option("", "--shop", help="Only this shop."),
     sort: str = typer.Option("default", help="default, order, priceasc or pricedesc."),
     page: int = typer.Option(1, help="Page of results."),
-    compact: bool = COMPACT,
+    world: str = WORLD,
     as_json: bool = AS_JSON,
 ) -> None:
     """Search a catalogue as an agent would, filters and pages included."""
     from palio.world.tools import Toolbox
 
     asked = {"q": query, "price": price, "service": service, "shop_id": shop_id, "sort": sort}
-    reply = Toolbox(_world(path, compact)).call("find_product", {**asked, "page": page})
+    reply = Toolbox(_world(path, world)).call("find_product", {**asked, "page": page})
     for warning in reply.warnings:
         typer.secho(f"warning: {warning}", fg="yellow", err=True)
     if as_json:
@@ -159,12 +161,12 @@ def call(
     path: Path = CATALOGUE,
     tool: str = typer.Argument(..., help="Name of the tool."),
     arguments: str = typer.Argument("{}", help="Arguments as a JSON object."),
-    compact: bool = COMPACT,
+    world: str = WORLD,
 ) -> None:
     """Call one tool and print what an agent would read."""
     from palio.world.tools import Toolbox, tool_message
 
-    reply = Toolbox(_world(path, compact)).call(tool, arguments)
+    reply = Toolbox(_world(path, world)).call(tool, arguments)
     typer.echo(tool_message(reply))
     if reply.error:
         raise typer.Exit(1)
@@ -177,14 +179,14 @@ def _read(path: Path) -> tuple[Catalogue, tuple[Reject, ...]]:
         return read_catalogue(path, progress=progress)
 
 
-def _world(path: Path, compact: bool) -> World:
+def _world(path: Path, name: str) -> World:
     """The world of a catalogue; rejected rows are counted on stderr."""
-    from palio.world.world import COMPACT, FULL, World
+    from palio.world.world import world_of_catalogue
 
     catalogue, rejects = _read(path)
     if rejects:
         typer.secho(f"{len(rejects)} rows were rejected", fg="yellow", err=True)
-    return World.build(catalogue, COMPACT if compact else FULL)
+    return world_of_catalogue(catalogue, name)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from palio.records import DispatchEvent, Record, Trajectory
 from palio.world.arguments import CATALOGUE_TOOLS, SEVEN_TOOLS
 from palio.world.catalogue import Catalogue
 from palio.world.tools import Toolbox, ToolReply, tool_message
-from palio.world.world import COMPACT, FULL, World, WorldConfig
+from palio.world.world import COMPACT, FULL, World, WorldConfig, config_of_catalogue
 
 Status = Literal["match", "drift", "forged", "outside"]
 STATUSES: tuple[Status, ...] = ("match", "drift", "forged", "outside")
@@ -246,7 +246,8 @@ class Worlds:
 
     Args:
         catalogues: by id. A single one also serves trajectories that name none, or another.
-        config: how the worlds show themselves; None: told by each trajectory's rows.
+        config: how the worlds show themselves; None: told by each trajectory's rows, and where it
+            has none by the catalogue.
     """
 
     def __init__(
@@ -264,7 +265,7 @@ class Worlds:
             catalogue = next(iter(self._catalogues.values()))
         if catalogue is None:
             return None
-        config = self._config or config_of(trajectory)
+        config = self._config or config_of(trajectory) or config_of_catalogue(catalogue)
         key = (catalogue.catalogue_id, config.name)
         with self._lock:
             if key not in self._replayers:
@@ -272,8 +273,11 @@ class Worlds:
             return self._replayers[key]
 
 
-def config_of(trajectory: Trajectory) -> WorldConfig:
-    """The world that a trajectory's rows look like: compact ones are few and have four members."""
+def config_of(trajectory: Trajectory) -> WorldConfig | None:
+    """The world that a trajectory's rows look like: compact ones are few and have four members.
+
+    None where it holds no rows.
+    """
     for recorded in recorded_observations(trajectory):
         value, _ = read_observation(recorded.result)
         rows = value if isinstance(value, list) else []
@@ -282,7 +286,7 @@ def config_of(trajectory: Trajectory) -> WorldConfig:
         keys = set().union(*rows)
         size = COMPACT.spec.page_size if recorded.tool == "find_product" else len(rows)
         return COMPACT if keys <= ROWS[recorded.tool] and len(rows) <= size else FULL
-    return COMPACT if trajectory.catalogue.startswith("compact") else FULL
+    return None
 
 
 def totals(replays: Iterable[Replay]) -> dict[str, int]:

@@ -5,7 +5,7 @@ from palio.world.catalogue import Catalogue, read_catalogue, write_catalogue
 from palio.world.search import SearchIndex, SearchSpec
 from palio.world.tools import Toolbox, ToolReply, tool_message, tool_schemas
 from palio.world.voucher import qualifies, total_after, voucher_total, within_budget
-from palio.world.world import COMPACT, FULL, World, WorldConfig
+from palio.world.world import COMPACT, FULL, World, WorldConfig, world_of_catalogue
 
 __all__ = [
     "CATALOGUE_TOOLS",
@@ -28,5 +28,6 @@ __all__ = [
     "total_after",
     "voucher_total",
     "within_budget",
+    "world_of_catalogue",
     "write_catalogue",
 ]

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from palio import __version__
 from palio.records import InputError, IntegrityError, Product, Provenance, Reject, digest, to_json
@@ -17,6 +18,10 @@ PRODUCTS = "products.jsonl"
 """File of the products in a catalogue folder, beside `manifest.json`."""
 
 
+Rows = Literal["full", "compact"]
+"""How a world shows its products: every field as in ShoppingBench, or few and short ones."""
+
+
 class Catalogue:
     """The products of one world.
 
@@ -24,14 +29,21 @@ class Catalogue:
         catalogue_id: name of the catalogue, e.g. "compact-7"; no part of the digest.
         products: product id -> product, ids in ascending code point order.
         by_shop: shop id -> its product ids in ascending order.
+        rows: the rows that it was generated for, "full" for everything imported; no part of the
+            digest.
     """
 
-    def __init__(self, catalogue_id: str, products: dict[str, Product]) -> None:
+    def __init__(
+        self, catalogue_id: str, products: dict[str, Product], rows: Rows = "full"
+    ) -> None:
         self.catalogue_id = catalogue_id
         self.products = products
+        self.rows: Rows = rows
 
     @classmethod
-    def from_products(cls, catalogue_id: str, products: Iterable[Product]) -> Catalogue:
+    def from_products(
+        cls, catalogue_id: str, products: Iterable[Product], rows: Rows = "full"
+    ) -> Catalogue:
         """Check and sort products.
 
         Raises:
@@ -52,7 +64,7 @@ class Catalogue:
                     remedy="give every product its own id",
                 )
             kept[checked.product_id] = checked
-        return cls(catalogue_id, dict(sorted(kept.items())))
+        return cls(catalogue_id, dict(sorted(kept.items())), rows)
 
     @cached_property
     def by_shop(self) -> dict[str, tuple[str, ...]]:
@@ -127,7 +139,7 @@ def read_catalogue(
         except BadRowError as bad:
             rejects.append(bad.reject(str(source), line.number))
     name = catalogue_id or _recorded_id(manifest) or source.name.split(".")[0]
-    catalogue = Catalogue(name, dict(sorted(products.items())))
+    catalogue = Catalogue(name, dict(sorted(products.items())), _recorded_rows(manifest))
     _check_manifest(manifest, catalogue, path)
     return catalogue, tuple(rejects)
 
@@ -141,7 +153,7 @@ def write_catalogue(catalogue: Catalogue, path: Path) -> Provenance:
     target = path if single else path / PRODUCTS
     target.parent.mkdir(parents=True, exist_ok=True)
     write_lines(target, catalogue_lines(catalogue.products.values()))
-    config = {"catalogue_id": catalogue.catalogue_id}
+    config = {"catalogue_id": catalogue.catalogue_id, "rows": catalogue.rows}
     manifest = Provenance(
         kind="catalogue",
         tool_version=__version__,
@@ -157,6 +169,14 @@ def write_catalogue(catalogue: Catalogue, path: Path) -> Provenance:
 
 def _recorded_id(manifest: Provenance | None) -> str:
     return str(manifest.config.get("catalogue_id", "")) if manifest else ""
+
+
+def _recorded_rows(manifest: Provenance | None) -> Rows:
+    """What `write_catalogue` or the generator wrote; imported catalogues say nothing."""
+    config = manifest.config if manifest else {}
+    made = config.get("synthesis")
+    rows = made.get("world") if isinstance(made, dict) else config.get("rows")
+    return "compact" if rows == "compact" else "full"
 
 
 def _check_manifest(manifest: Provenance | None, catalogue: Catalogue, path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Literal
 
-from palio.records import Record, digest
-from palio.world.catalogue import Catalogue
+from palio.records import ConfigError, Record, digest
+from palio.world.catalogue import Catalogue, Rows
 from palio.world.search import SearchIndex, SearchSpec
 
 
@@ -23,7 +23,7 @@ class WorldConfig(Record, frozen=True, omit_defaults=False):
     """
 
     name: str
-    rows: Literal["full", "compact"] = "full"
+    rows: Rows = "full"
     filters_mode: Literal["warn", "compat"] = "warn"
     spec: SearchSpec = SearchSpec()
     max_steps: int = 25
@@ -53,3 +53,29 @@ class World:
     def digest(self) -> str:
         """``sha256:<hex>`` of catalogue and configuration: equal digests answer calls equally."""
         return digest({"catalogue": self.catalogue.digest, "config": self.config})
+
+
+def config_named(name: str) -> WorldConfig | None:
+    """FULL or COMPACT by name; None for "auto", which leaves it to the catalogue.
+
+    Raises:
+        ConfigError: no configuration has that name.
+    """
+    named = {"auto": None, FULL.name: FULL, COMPACT.name: COMPACT}
+    if name not in named:
+        raise ConfigError(f"no world is called {name!r}", remedy=f"use {', '.join(named)}")
+    return named[name]
+
+
+def config_of_catalogue(catalogue: Catalogue) -> WorldConfig:
+    """The configuration that a catalogue was made for, as its manifest says."""
+    return COMPACT if catalogue.rows == "compact" else FULL
+
+
+def world_of_catalogue(catalogue: Catalogue, name: str = "auto") -> World:
+    """The world of a catalogue under the configuration called `name`.
+
+    Raises:
+        ConfigError: no configuration has that name.
+    """
+    return World.build(catalogue, config_named(name) or config_of_catalogue(catalogue))

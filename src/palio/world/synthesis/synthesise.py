@@ -82,7 +82,7 @@ def synthesise(config: SynthesisConfig, *, index: SearchIndex | None = None) -> 
     names = Names(config, len(stock.drafts), stock.shops)
     compact = config.world == "compact"
     products = [publish_product(draft, names, compact=compact) for draft in stock.drafts]
-    catalogue = Catalogue.from_products(config.name, products)
+    catalogue = Catalogue.from_products(config.name, products, config.world)
     ids = _problem_ids(config, baskets)
     problems = _problems(config, baskets, ids, names, catalogue)
     search = index or SearchIndex.build(catalogue, SearchSpec(pool=config.pool))
