@@ -135,6 +135,8 @@ def test_canonical_form_refuses_what_json_lacks(bad: object) -> None:
 def test_bad_json_names_the_place() -> None:
     with pytest.raises(InputError, match=r"suite.jsonl:3.*Product"):
         from_json(b'{"product_id": 5}', Product, where="suite.jsonl:3")
+    with pytest.raises(InputError, match=r"run:1: not a valid .*DispatchEvent"):
+        from_json(b'{"type": "no event"}', DispatchEvent | InferenceEvent, where="run:1")  # type: ignore[arg-type]
 
 
 def test_public_view_hides_the_reward() -> None:

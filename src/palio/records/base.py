@@ -80,4 +80,6 @@ def from_json(data: bytes | str, kind: type[T], *, where: str = "") -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"not a valid {kind.__name__}: {error}", where=where) from error
+        # unions have no __name__
+        name = getattr(kind, "__name__", str(kind))
+        raise InputError(f"not a valid {name}: {error}", where=where) from error
