@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -62,6 +63,17 @@ def test_a_stage_without_samples_says_null(data: ReportData) -> None:
     made = make_summary([bare], [], [], seconds=1, peak_rss_mb=1, seeds={}, versions={})
     assert made.stages[0].pass_at_1 is None
     assert made.stages[0].pass_at == {}
+
+
+def test_no_p_value_is_printed_as_zero(data: ReportData) -> None:
+    row = data.comparisons[0]
+    tiny = msgspec.structs.replace(row.test, p_value=3e-12)
+    table = comparison_table([msgspec.structs.replace(row, test=tiny, p_holm=9e-12)])
+    console = Console(width=140, record=True, file=io.StringIO())
+    console.print(table)
+    text = console.export_text()
+    assert text.count("< 0.0001") == 2
+    assert "0.0000" not in text
 
 
 def test_terminal_table_shows_interval_and_n(data: ReportData) -> None:

@@ -131,6 +131,13 @@ def percent(value: float | None) -> str:
     return "n/a" if value is None else f"{100 * value:.1f} %"
 
 
+def p_value(value: float | None) -> str:
+    """A p-value to four places, never as 0, which no test can show; a dash for None."""
+    if value is None:
+        return "\N{EN DASH}"
+    return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
+
+
 def clipped(text: str, limit: int = 28) -> str:
     """A label that fits, with control characters made visible."""
     text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

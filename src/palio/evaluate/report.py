@@ -18,7 +18,7 @@ from palio.evaluate.charts import (
     pass_chart,
     standings_chart,
 )
-from palio.evaluate.figure import percent
+from palio.evaluate.figure import p_value, percent
 from palio.evaluate.floors import FloorResult
 from palio.evaluate.reading import example_view
 from palio.evaluate.report_data import ReportData, StageResult
@@ -58,7 +58,7 @@ def _environment() -> Environment:
         percent=percent,
         points=lambda value: f"{100 * value:.1f}",
         gap=_gap,
-        pvalue=_p_value,
+        pvalue=p_value,
         group=lambda name: "all" if name == OVERALL else name,
         decimal=lambda value, digits=2: "n/a" if value is None else f"{value:.{digits}f}",
     )
@@ -70,12 +70,6 @@ def _gap(value: float | None) -> str:
     if value is None:
         return "n/a"
     return f"{100 * value:+.1f}".replace("-", "\N{MINUS SIGN}")
-
-
-def _p_value(value: float | None) -> str:
-    if value is None:
-        return "\N{EN DASH}"
-    return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
 def _charts(data: ReportData) -> dict[str, Markup]:

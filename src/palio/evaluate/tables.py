@@ -9,7 +9,7 @@ from rich.text import Text
 
 from palio.evaluate.charts import RateSeries
 from palio.evaluate.comparison import Comparison
-from palio.evaluate.figure import percent
+from palio.evaluate.figure import p_value, percent
 from palio.evaluate.floors import FloorResult
 from palio.evaluate.report_data import StageResult
 from palio.evaluate.results import OVERALL, Rate
@@ -78,8 +78,8 @@ def comparison_table(rows: Sequence[Comparison]) -> Table:
             percent(row.rate_b.rate),
             f"{100 * (gap.difference or 0):+.1f} ({100 * gap.low:+.1f} to {100 * gap.high:+.1f})",
             f"{row.table.only_a} / {row.table.only_b}",
-            f"{row.test.p_value:.4f}",
-            "" if row.p_holm is None else f"{row.p_holm:.4f}",
+            p_value(row.test.p_value),
+            p_value(row.p_holm),
         )
     return table
 
