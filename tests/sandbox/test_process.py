@@ -123,6 +123,39 @@ def test_children_die_with_the_agent(outcome: Any, tmp_path: Path, how: str) -> 
     assert gone(pid)
 
 
+def test_a_daemon_dies_with_the_agent(outcome: Any, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    result = outcome(
+        f"""
+        import os, time
+        def agent_main(p):
+            if os.fork():
+                os.wait()
+                while not os.path.exists({str(pids)!r}):
+                    time.sleep(0.01)
+                return []
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+            for fd in range(1, 64):
+                try:
+                    os.close(fd)
+                except OSError:
+                    pass
+            with open("pid", "w") as file:
+                file.write(str(os.getpid()))
+            os.rename("pid", {str(pids)!r})
+            time.sleep(60)
+        """
+    )
+    assert result.reason == "exited"
+    deadline = time.monotonic() + 5
+    pid = int(pids.read_text())
+    while not gone(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert gone(pid)
+
+
 def test_children_left_behind_do_not_hold_up_the_end(outcome: Any) -> None:
     started = time.monotonic()
     result = outcome(
