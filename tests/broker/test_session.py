@@ -326,6 +326,20 @@ def test_dirty_text_becomes_clean(open_session: Open) -> None:
     to_json(session.close())
 
 
+@pytest.mark.parametrize(
+    ("sent", "text"), [({"q": "mug"}, '{"q":"mug"}'), (None, "{}"), ('{"q":', '{"q":')]
+)
+def test_agents_get_arguments_as_text(open_session: Open, sent: Any, text: str) -> None:
+    calls = (("c1", "find_product", sent), ("c2", "find_product", "{}"))
+    session = open_session(Replies(completion(None, *calls)))
+    answer = session.complete({"messages": [{"role": "user", "content": "a mug"}]})
+    got = answer["choices"][0]["message"]["tool_calls"]
+    assert [call["function"]["arguments"] for call in got] == [text, "{}"]
+    assert [call["id"] for call in got] == ["c1", "c2"]
+    session.dispatch("find_product", text, "c1")
+    assert session.close().dispatches[0].emitted_by == 0
+
+
 def test_step_limit_needs_all_turns(open_session: Open, world: Any) -> None:
     session = open_session(Replies(completion("x")))
     for _ in range(world.config.max_steps):

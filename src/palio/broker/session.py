@@ -21,6 +21,7 @@ from palio.broker.wire import (
     plain_json,
     read_completion,
     read_messages,
+    relayed,
 )
 from palio.records import (
     AgentRef,
@@ -278,7 +279,7 @@ class Session:
             self._record.add_inference(ticket.messages, ticket.params, outcome, span)
         if error is not None:
             raise error
-        return dict(answer)
+        return relayed(answer)
 
     def complete(self, body: Any) -> dict[str, Any]:
         """One chat completion through the record, for callers in this process.

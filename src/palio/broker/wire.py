@@ -147,6 +147,25 @@ def read_completion(response: Any, where: str = "") -> tuple[Message, str, Usage
     return message, str(choice.get("finish_reason") or ""), _usage(response.get("usage"))
 
 
+def relayed(response: Mapping[str, Any]) -> dict[str, Any]:
+    """A completion that `read_completion` took, with the arguments of its calls as JSON text.
+
+    Some servers send them as an object, or null; agents rely on OpenAI's form, and must not crash
+    for what a server does.
+    """
+    choice, *others = response["choices"]
+    calls = choice["message"].get("tool_calls") or ()
+    if all(isinstance(call["function"].get("arguments"), str) for call in calls):
+        return dict(response)
+    named = _tool_calls(choice["message"])
+    texts = [
+        {**call, "function": {**call["function"], "arguments": read.function.arguments}}
+        for call, read in zip(calls, named, strict=True)
+    ]
+    message = {**choice["message"], "tool_calls": texts}
+    return {**response, "choices": [{**choice, "message": message}, *others]}
+
+
 def garbage(what: str, where: str = "") -> UpstreamError:
     """The error for an answer that is no completion; the next try may be one."""
     return UpstreamError(
