@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from palio.broker.upstream import HttpUpstream, RejectedError, Upstream
-from palio.records import FaultCode, UpstreamError
+from palio.records import ConfigError, FaultCode, UpstreamError
 from tests.broker.modelserver import ModelServer
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "q"}]}
@@ -66,6 +66,14 @@ def test_each_failure_has_its_code_after_retries(behaviour: Any, code: FaultCode
     assert error.where == server.url + "/chat/completions"
     assert error.remedy
     assert len(waits) == 1
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost:8000/v1", "ftp://a/v1", "http://", "http://[::1/v1", "http://a:99999/v1"]
+)
+def test_what_is_no_url_is_refused_before_any_run(url: str) -> None:
+    with pytest.raises(ConfigError, match="is no URL"):
+        HttpUpstream(url)
 
 
 def test_nobody_listens() -> None:

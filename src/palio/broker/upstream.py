@@ -7,11 +7,12 @@ import threading
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
+from urllib.parse import urlsplit
 
 import aiohttp
 
 from palio.broker.wire import garbage, load_json, read_completion
-from palio.records import FaultCode, InputError, PalioError, UpstreamError
+from palio.records import ConfigError, FaultCode, InputError, PalioError, UpstreamError
 
 MAX_REPLY = 32_000_000
 """Bytes; the longest completion that a 1 M token context can give is under 8 MB."""
@@ -95,6 +96,9 @@ class HttpUpstream:
         model: when set, replaces the model that every request names.
         backoff_s: wait before the first retry; it doubles each time. A Retry-After header wins.
         connections: most requests in flight.
+
+    Raises:
+        ConfigError: the URL is none of HTTP.
     """
 
     def __init__(
@@ -109,7 +113,7 @@ class HttpUpstream:
         connections: int = 64,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.url = url.rstrip("/") + "/chat/completions"
+        self.url = checked_url(url) + "/chat/completions"
         self.model = model
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
@@ -238,6 +242,23 @@ class HttpUpstream:
             where=self.url,
             remedy="see that the model server runs and has capacity, then resume the run",
         )
+
+
+def checked_url(url: str) -> str:
+    """The URL without a slash at its end.
+
+    Raises:
+        ConfigError: it is no http or https URL with a host.
+    """
+    remedy = "give one such as http://127.0.0.1:8000/v1"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError as error:  # half a bracket, a port over 65535
+        raise ConfigError(f"{url!r} is no URL: {error}", remedy=remedy) from error
+    if not usable:
+        raise ConfigError(f"{url!r} is no URL of a model server", remedy=remedy)
+    return url.rstrip("/")
 
 
 async def _read(reply: aiohttp.ClientResponse) -> bytes:
