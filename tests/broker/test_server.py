@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -50,6 +52,38 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.http.close()
+
+
+NOISE = """
+import socket, sys
+from urllib.parse import urlsplit
+from palio.broker.server import BrokerServer
+from palio.broker.session import Session
+from palio.records import AgentRef
+from tests.broker.conftest import PROBLEM, tiny_world
+
+with BrokerServer() as server:
+    base = urlsplit(server.register(Session(AgentRef(name="a"), PROBLEM, tiny_world())))
+    head = f"POST {base.path}/search/find_product HTTP/1.1\\r\\nHost: x\\r\\n".encode()
+    for data in (
+        b"GARBAGE\\r\\n\\r\\n",
+        head + b"X-Long: " + b"x" * 20_000 + b"\\r\\n\\r\\n",
+        head + b"Content-Length: 99\\r\\n\\r\\n{",
+        head + b"Content-Encoding: gzip\\r\\nContent-Length: 5\\r\\n\\r\\nabcde",
+    ):
+        with socket.create_connection((base.hostname, base.port)) as connection:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1000):
+                pass
+"""
+
+
+def test_broken_requests_print_nothing_on_the_host() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NOISE], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr == ""
 
 
 def test_tools_over_get_and_post(server: BrokerServer, open_session: Open) -> None:

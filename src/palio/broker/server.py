@@ -30,6 +30,9 @@ from palio.broker.wire import load_json
 from palio.records import InputError, PalioError
 
 LOG = logging.getLogger(__name__)
+CLIENTS = logging.getLogger(f"{__name__}.clients")
+"""What aiohttp says of broken requests; agents send them, so by default nobody is told."""
+CLIENTS.addHandler(logging.NullHandler())
 MAX_BODY = 8 * 1024 * 1024
 """Bytes of one request; a 1 M token conversation is about 4 MB."""
 START_S = 30.0
@@ -131,7 +134,9 @@ class BrokerServer:
         app = web.Application(client_max_size=MAX_BODY, middlewares=[_typed_errors])
         app.router.add_get("/health", self._health)
         app.router.add_route("*", "/run/{secret}/{path:.*}", self._handle)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            app, access_log=None, logger=CLIENTS, handle_signals=False, shutdown_timeout=1.0
+        )
         await runner.setup()
         site = web.TCPSite(runner, self._host, self._port, backlog=1024)
         try:
@@ -209,6 +214,8 @@ async def _typed_errors(
         return await handler(request)
     except web.HTTPException as error:
         return _response(error_reply(error.status, error.reason, "http"))
+    except (ConnectionError, web.RequestPayloadError) as error:
+        return _response(error_reply(400, f"the request is broken: {error}", "http"))
     except Exception as error:
         LOG.exception("the broker failed on %s %s", request.method, request.rel_url.raw_path[-40:])
         return _response(error_reply(500, f"the broker failed: {type(error).__name__}", "broker"))
