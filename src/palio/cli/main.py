@@ -26,6 +26,8 @@ NOUNS = (
     "eval",
 )
 COMMANDS = ("demo", "replay", "schema", "serve")
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
 
 app = typer.Typer(
     name="palio",
@@ -73,7 +75,10 @@ with either set to 64, at equal speed. Read when torch is imported, so set befor
 
 
 def run() -> None:
-    """Entry point: exit code 2 and one clear message for errors that palio raises on purpose."""
+    """Entry point: exit code 2 and one clear message for what palio or the system refuses.
+
+    130 after Ctrl-C. Other exceptions are bugs of palio and keep their traceback.
+    """
     for name, capacity in KERNEL_CACHES.items():
         os.environ.setdefault(name, capacity)
     try:
@@ -81,6 +86,16 @@ def run() -> None:
     except PalioError as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.secho("interrupted; run the same command again to go on", fg="yellow", err=True)
-        sys.exit(130)
+    except OSError as error:  # a path that cannot be made, a full disk
+        typer.secho(f"error: {_system_error(error)}", fg="red", err=True)
+        sys.exit(2)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # typer has turned the KeyboardInterrupt into it
+            typer.secho("interrupted; run the same command again to go on", fg="yellow", err=True)
+        raise
+
+
+def _system_error(error: OSError) -> str:
+    where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name)
+    what = error.strerror or str(error) or type(error).__name__
+    return f"{where}: {what}" if where else what

@@ -49,10 +49,12 @@ def list_suites(
     as_json: bool = AS_JSON,
 ) -> None:
     """List the suite files under a folder; files that are no suites are passed over."""
-    from palio.records import PalioError
+    from palio.records import InputError, PalioError
     from palio.suites.files import read_suite
     from palio.world.summary import summarise_suite
 
+    if not folder.is_dir():
+        raise InputError("no such folder", where=str(folder), remedy="check the path")
     found = []
     for path in sorted(folder.rglob("*.json")):
         with path.open("rb") as stream:

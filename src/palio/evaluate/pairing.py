@@ -64,7 +64,11 @@ def compare_outcomes(
     """`compare_results` on bare success maps; floors come in here."""
     shared = [p for p in problems if p.problem_id in a and p.problem_id in b]
     if not shared:
-        raise InputError(f"{names[0]} and {names[1]} share no scored problem")
+        raise InputError(
+            f"{names[0]} and {names[1]} share no scored problem",
+            remedy="runs that infrastructure failed are not scored; their faults stand in the "
+            "folder's trajectories.jsonl",
+        )
 
     def row(intent: str, chosen: Sequence[Problem]) -> Comparison:
         ids = [problem.problem_id for problem in chosen]

@@ -1,0 +1,109 @@
+"""The command line as a stranger meets it: help everywhere, JSON alone, no traceback ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from palio.cli import main
+from palio.cli.main import app
+
+PALIO = (sys.executable, "-c", "from palio.cli.main import run; run()")
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*path, name))
+
+
+ALL = dict(commands(typer.main.get_command(app)))
+
+
+def palio(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    words = [*PALIO, *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, **options)
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_command_has_help(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, [*path, "--help"])
+    assert result.exit_code == 0
+    assert ALL[path].help
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in ALL if path and path[-1] in ("list", "show", "info", "tools")]
+)
+def test_listing_commands_speak_json(path: tuple[str, ...]) -> None:
+    assert any("--json" in option.opts for option in ALL[path].params)
+
+
+@pytest.mark.parametrize("line", ["agent list", "model list", "world tools", "schema"])
+def test_json_stands_alone_on_stdout(line: str, tmp_path: Path) -> None:
+    done = palio(*line.split(), "--json", cwd=tmp_path)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)
+
+
+def test_worlds_are_chosen_alike_everywhere() -> None:
+    choosing = {
+        path: option.default
+        for path, command in ALL.items()
+        for option in command.params
+        if "--world" in option.opts
+    }
+    assert set(choosing.values()) == {"auto"}
+    assert {("race",), ("replay",), ("world", "call"), ("eval", "run")} <= set(choosing)
+    assert not any("--compact" in o.opts for command in ALL.values() for o in command.params)
+
+
+def test_what_the_system_refuses_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = palio("schema", "--out", tmp_path / "file")
+    assert done.returncode == 2
+    assert done.stderr == f"error: {tmp_path / 'file'}: File exists\n"
+    with Path("/dev/full").open("w") as full:
+        words = [*PALIO, "world", "tools", "--json"]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_pipe_that_closes_early_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [*PALIO, "world", "tools", "--json"]
+    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert done.stderr == ""
+
+
+def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def interrupted() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    shown = typer.Typer()
+    shown.command()(interrupted)
+    monkeypatch.setattr(main, "app", shown)
+    monkeypatch.setattr(sys, "argv", ["palio"])
+    with pytest.raises(SystemExit) as end:
+        main.run()
+    assert end.value.code == 130
+    assert "run the same command again" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_has_no_list_of_suites(tmp_path: Path) -> None:
+    done = palio("suite", "list", tmp_path / "nosuch")
+    assert done.returncode == 2
+    assert "no such folder" in done.stderr
