@@ -29,8 +29,8 @@ demo: $(READY) ## race, record, judge, corpus, train, evaluate: the main job, ab
 test: $(READY) ## the whole suite but the slow tests
 	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow'
 
-test-all: $(READY) ## every test, the slow ones too
-	$(BIN)/python -m pytest -n $(JOBS)
+test-all: $(READY) ## every test, the slow ones and new random examples too
+	PALIO_EXAMPLES=new $(BIN)/python -m pytest -n $(JOBS)
 
 check: $(READY) ## lint, format, types, layers, sizes
 	$(BIN)/ruff check .

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
+
+# The same examples every time, so that a red run means a changed program. `make test-all` looks for
+# new ones. No deadlines: a busy machine is no failure.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("new", deadline=None)
+settings.load_profile(os.environ.get("PALIO_EXAMPLES", "same"))
 
 
 def shared_folder() -> Path | None:
