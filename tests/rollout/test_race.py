@@ -16,7 +16,7 @@ from palio.records import ConfigError, InputError, ResumeError, Suite, from_json
 from palio.rollout.suite import world_of
 from palio.rollout.trial import try_agent
 from palio.suites.files import write_suite
-from palio.world.catalogue import write_catalogue
+from palio.world.catalogue import Catalogue, write_catalogue
 from tests.broker.conftest import PROBLEM, tiny_world
 from tests.rollout.agents import small
 
@@ -90,6 +90,15 @@ def test_refusals_are_clear(arena: list[str], tmp_path: Path) -> None:
     palio("--agents", "hasty", *arena, "--limit", "1")
     with pytest.raises(ResumeError, match=r"seeds: \[0\] -> \[4\]"):
         palio("--agents", "hasty", *arena, "--limit", "1", "--seed", "4")
+
+
+def test_nothing_to_race_and_two_catalogues_of_one_name(arena: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing to race"):
+        palio("--agents", ",", *arena)
+    other = Catalogue.from_products(small()[0].catalogue.catalogue_id, tiny_world().catalogue)
+    write_catalogue(other, tmp_path / "other")
+    with pytest.raises(ConfigError, match="two catalogues are called"):
+        palio("--agents", "hasty", *arena, "--catalogue", str(tmp_path / "other"))
 
 
 def test_problems_find_their_world() -> None:

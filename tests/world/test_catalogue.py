@@ -164,6 +164,17 @@ class TestFiles:
         assert [r.line for r in rejects if r.reason in ("duplicate_id", "too_long")] == [39, 40]
         assert {reject.file for reject in rejects} == {str(source)}
 
+    @pytest.mark.parametrize(
+        ("data", "why"), [(b"", "no product .check"), (b"\xff\xfe\x00", "line 1: .*UTF-8")]
+    )
+    def test_a_file_without_products_is_refused(
+        self, tmp_path: Path, data: bytes, why: str
+    ) -> None:
+        (tmp_path / "none.jsonl").write_bytes(data)
+        with pytest.raises(InputError, match=why) as caught:
+            read_catalogue(tmp_path / "none.jsonl")
+        assert caught.value.where.endswith("none.jsonl")
+
     def test_import_writes_folder_rejects_and_manifest(self, tmp_path: Path) -> None:
         source = messy_file(tmp_path, "documents.jsonl.gz")
         seen: list[tuple[int, int, int]] = []

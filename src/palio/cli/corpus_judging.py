@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from palio.cli.world import warn_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
@@ -56,16 +58,17 @@ def judging(
     from palio.corpus.reading import TraceReader
     from palio.judging.encoders import encoder_named
     from palio.world.artefacts import file_digest
-    from palio.world.catalogue import read_catalogue
+    from palio.world.catalogue import read_catalogues
 
     problems = problems_of(suites)
-    held = [read_catalogue(path)[0] for path in catalogues]
+    held, rejects = read_catalogues(catalogues)
+    warn_of(rejects)
     profiles = tuple(dict.fromkeys(p for p in (config.outcome, "oro", "strict") if p != "none"))
-    products = {one.catalogue_id: one.products for one in held}
+    products = {name: one.products for name, one in held.items()}
     panel = Panel(problems, products, profiles, encoder_named(encoder))
     reader = TraceReader(trajectories)
     inputs = reader.digests() | {f"suite:{path.name}": file_digest(path) for path in suites}
-    inputs |= {f"catalogue:{one.catalogue_id}": one.digest for one in held}
+    inputs |= {f"catalogue:{name}": one.digest for name, one in held.items()}
     inputs |= {f"verdicts:{path.name}": file_digest(path) for path in verdicts}
     return Judging(reader, problems, panel, outcomes_by_trajectory(verdicts), inputs)
 

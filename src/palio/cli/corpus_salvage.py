@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from palio.cli.world import WORLD
+from palio.cli.world import WORLD, warn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,21 +39,22 @@ def salvage(
     from palio.corpus.replay import Worlds
     from palio.corpus.salvage.run import salvage as salvage_all
     from palio.world.artefacts import file_digest
-    from palio.world.catalogue import read_catalogue
+    from palio.world.catalogue import read_catalogues
     from palio.world.world import config_named
 
-    catalogues = [read_catalogue(path)[0] for path in catalogue]
+    found, rejects = read_catalogues(catalogue)
+    warn_of(rejects)
     reader = TraceReader(trajectories)
     inputs = reader.digests() | {f"suite:{path.name}": file_digest(path) for path in suite}
-    inputs |= {f"catalogue:{held.catalogue_id}": held.digest for held in catalogues}
+    inputs |= {f"catalogue:{name}": each.digest for name, each in found.items()}
     with ExitStack() as held:
         progress = held.enter_context(_counter("salvaging"))
         report = salvage_all(
             reader,
-            Worlds({each.catalogue_id: each for each in catalogues}, config_named(world)),
+            Worlds(found, config_named(world)),
             _rewriter(held, model_url, model, api_key),
             out,
-            accept=_successes(suite, catalogues, profile) if suite else None,
+            accept=_successes(suite, list(found.values()), profile) if suite else None,
             workers=workers,
             inputs=inputs,
             unread=reader.rejects,

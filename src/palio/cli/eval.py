@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from palio.cli.world import WORLD
+from palio.cli.world import WORLD, warn_of
 
 if TYPE_CHECKING:
     from palio.broker.upstream import Upstream
@@ -175,15 +175,12 @@ def _inputs(
     suite: Path, catalogues: list[Path], world: str, encoder: str, limit: int
 ) -> tuple[tuple[Problem, ...], dict[str, World], TitleEncoder]:
     from palio.judging.encoders import encoder_named
-    from palio.world.catalogue import read_catalogue
+    from palio.world.catalogue import read_catalogues
     from palio.world.world import world_of_catalogue
 
-    worlds = {}
-    for path in catalogues:
-        found, rejects = read_catalogue(path)
-        if rejects:
-            typer.secho(f"{path}: {len(rejects)} bad lines skipped", fg="yellow", err=True)
-        worlds[found.catalogue_id] = world_of_catalogue(found, world)
+    found, rejects = read_catalogues(catalogues)
+    warn_of(rejects)
+    worlds = {name: world_of_catalogue(held, world) for name, held in found.items()}
     return _problems(suite, limit), worlds, encoder_named(encoder)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from palio.cli.world import WORLD
+from palio.cli.world import WORLD, warn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,31 +116,29 @@ def _specs(agents: str, policies: list[str]) -> list[AgentSpec]:
 
 def _inputs(suite: Path, catalogues: list[Path], world: str) -> tuple[Suite, dict[str, World]]:
     from palio.suites.files import read_suite
-    from palio.world.catalogue import read_catalogue
+    from palio.world.catalogue import read_catalogues
     from palio.world.world import world_of_catalogue
 
-    worlds = {}
-    for path in catalogues:
-        catalogue, rejects = read_catalogue(path)
-        if rejects:
-            first = rejects[0]
-            typer.secho(
-                f"{path}: {len(rejects)} rows rejected, the first in line {first.line}: "
-                f"{first.detail}",
-                fg="yellow",
-                err=True,
-            )
-        worlds[catalogue.catalogue_id] = world_of_catalogue(catalogue, world)
+    found, rejects = read_catalogues(catalogues)
+    warn_of(rejects)
+    worlds = {name: world_of_catalogue(held, world) for name, held in found.items()}
     return read_suite(suite), worlds
 
 
 def _jobs(
     specs: list[AgentSpec], suite: Suite, worlds: dict[str, World], limit: int, seed: int
 ) -> list[Job]:
+    from palio.records import ConfigError
     from palio.rollout import Job
     from palio.rollout.suite import world_of
 
     problems = suite.problems[: limit or None]
+    if not problems or not specs:
+        raise ConfigError(
+            "there is nothing to race",
+            where=f"suite {suite.suite_id}",
+            remedy=f"{len(problems)} problems and {len(specs)} agents are named",
+        )
     return [
         Job(spec, problem, world_of(problem, worlds), seed, suite.suite_id)
         for problem in problems

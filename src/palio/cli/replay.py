@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from palio.cli.world import WORLD
+from palio.cli.world import WORLD, warn_of
 
 if TYPE_CHECKING:
     from palio.corpus.replay import Replay
@@ -29,11 +29,12 @@ def replay(
     """
     from palio.corpus.reading import TraceReader
     from palio.corpus.replay import Worlds, totals
-    from palio.world.catalogue import read_catalogue
+    from palio.world.catalogue import read_catalogues
     from palio.world.world import config_named
 
-    held = [read_catalogue(path)[0] for path in catalogue]
-    worlds = Worlds({each.catalogue_id: each for each in held}, config_named(world))
+    held, rejects = read_catalogues(catalogue)
+    warn_of(rejects)
+    worlds = Worlds(held, config_named(world))
     reader = TraceReader(trajectories)
     replays: list[Replay] = []
     missing: dict[str, int] = {}

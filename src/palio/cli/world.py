@@ -184,9 +184,16 @@ def _world(path: Path, name: str) -> World:
     from palio.world.world import world_of_catalogue
 
     catalogue, rejects = _read(path)
-    if rejects:
-        typer.secho(f"{len(rejects)} rows were rejected", fg="yellow", err=True)
+    warn_of(rejects)
     return world_of_catalogue(catalogue, name)
+
+
+def warn_of(rejects: tuple[Reject, ...]) -> None:
+    """Say on stderr how many rows of catalogues were rejected, and why the first one was."""
+    if rejects:
+        first = rejects[0]
+        text = f"{len(rejects)} rows rejected, the first at {first.file}:{first.line}"
+        typer.secho(f"warning: {text}: {first.detail}", fg="yellow", err=True)
 
 
 @contextmanager

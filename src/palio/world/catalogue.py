@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from palio import __version__
-from palio.records import InputError, IntegrityError, Product, Provenance, Reject, digest, to_json
+from palio.records import (
+    ConfigError,
+    InputError,
+    IntegrityError,
+    Product,
+    Provenance,
+    Reject,
+    digest,
+    to_json,
+)
 from palio.world.artefacts import MANIFEST, read_manifest, write_lines, write_manifest
 from palio.world.lines import MAX_LINE_BYTES, Progress, read_lines
 from palio.world.rows import BadRowError, check_product, product_of_line
@@ -121,7 +130,7 @@ def read_catalogue(
         progress: called every 2,000 lines.
 
     Raises:
-        InputError: there is no such file.
+        InputError: there is no such file, or it holds no product.
         IntegrityError: the folder's manifest has another digest for the products.
     """
     source = products_file(path)
@@ -138,10 +147,35 @@ def read_catalogue(
             products[product.product_id] = product
         except BadRowError as bad:
             rejects.append(bad.reject(str(source), line.number))
+    if not products:
+        why = f"; line {rejects[0].line}: {rejects[0].detail}" if rejects else ""
+        raise InputError(f"holds no product{why}", where=str(source), remedy="check the path")
     name = catalogue_id or _recorded_id(manifest) or source.name.split(".")[0]
     catalogue = Catalogue(name, dict(sorted(products.items())), _recorded_rows(manifest))
     _check_manifest(manifest, catalogue, path)
     return catalogue, tuple(rejects)
+
+
+def read_catalogues(paths: Sequence[Path]) -> tuple[dict[str, Catalogue], tuple[Reject, ...]]:
+    """Several catalogues by id, in the order given, and the bad lines of all of them.
+
+    Raises:
+        ConfigError: two of them have one id and different products.
+        InputError, IntegrityError: see `read_catalogue`.
+    """
+    found: dict[str, Catalogue] = {}
+    rejects: list[Reject] = []
+    for path in paths:
+        catalogue, bad = read_catalogue(path)
+        held = found.setdefault(catalogue.catalogue_id, catalogue)
+        if held.digest != catalogue.digest:
+            raise ConfigError(
+                f"two catalogues are called {catalogue.catalogue_id!r} and differ",
+                where=str(path),
+                remedy="import one of them under another --name",
+            )
+        rejects += bad
+    return found, tuple(rejects)
 
 
 def write_catalogue(catalogue: Catalogue, path: Path) -> Provenance:
