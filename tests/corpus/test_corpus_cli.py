@@ -130,6 +130,16 @@ def test_the_reader_keeps_what_it_cannot_read(tmp_path: Path) -> None:
     assert all(reject.file == str(path) and reject.detail for reject in reader.rejects)
 
 
+def test_a_damaged_record_is_not_taken_for_a_foreign_chat(tmp_path: Path) -> None:
+    row = json.loads(to_json(made_trajectory("t", PROBLEMS[0])))
+    path = tmp_path / "trajectories.jsonl"
+    path.write_text(json.dumps({**row, "events": 5}))
+    reader = TraceReader([path])
+    assert list(reader) == []
+    assert [(r.line, r.reason) for r in reader.rejects] == [(1, "type")]
+    assert "events" in reader.rejects[0].detail
+
+
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress])
 def test_a_truncated_file_loses_nothing_silently(
     tmp_path: Path, pack: Callable[[bytes], bytes]

@@ -18,6 +18,8 @@ from palio.world.artefacts import file_digest
 from palio.world.lines import read_lines
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+OWN = {"trajectory_id", "events", "messages"}
+"""Keys that only palio's own trajectories have together."""
 MAX_BYTES = 256 << 20
 """Longest line that is read: a run may record 64 MB, and JSON escapes can double it twice."""
 
@@ -63,7 +65,8 @@ class TraceReader:
         except (msgspec.DecodeError, RecursionError) as error:
             self._reject(file, line, "json", str(error))
             return None
-        if not is_chat_row(row):
+        # A damaged record of palio's own has messages too, but its events must not be lost quietly.
+        if not is_chat_row(row) or row.keys() >= OWN:
             self._reject(file, line, "type", why)
             return None
         try:
