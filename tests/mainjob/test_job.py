@@ -143,6 +143,16 @@ def test_exam_problems_are_chosen_by_digest_not_by_order(
         ("catalogs = 3", "catalogues"),
         ("catalogues = 0", "at least 1"),
         ("train_share = 1.0", "held-out share"),
+        ("evaluated = 0", "evaluated"),
+        ("sampled = -1", "sampled"),
+        ("temperature = nan", "temperature"),
+        ("temperature = 0.0", "temperature"),
+        ("race_seconds = -1.0", "race_seconds"),
+        ("training_minutes = inf", "training_minutes"),
+        ("development_share = -0.1", "development_share"),
+        ("racers = []", "racers must name"),
+        ("racers = ['careful', 'careful']", "each once"),
+        ("teachers = ['nobody']", "teachers: no bundled agent is called 'nobody'"),
         ("seed = 'x'", "int"),
         ("seed = ", "TOML"),
     ],
@@ -152,6 +162,13 @@ def test_bad_settings_are_named(tmp_path: Path, text: str, message: str) -> None
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         read_config(path)
+
+
+def test_an_unknown_recipe_is_refused_before_any_work(tmp_path: Path) -> None:
+    config = MainJobConfig(recipe="nosuch")
+    with pytest.raises(ConfigError, match="no such recipe"):
+        run_main_job(config, tmp_path / "job", SilentReporter())
+    assert not (tmp_path / "job").exists()
 
 
 def test_the_command_has_a_docstring_for_help() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from pathlib import Path
 
 import msgspec
 
-from palio.records import ConfigError, Record
+from palio.agents.registry import find_agent
+from palio.records import ConfigError, InputError, Record
 
 RACERS = ("careful", "terse", "sloppy", "hasty", "narrator", "classifier", "shortcut", "crash")
 """Eight bundled agents that differ in kind; `shortcut` knows half of the race's answers."""
@@ -72,7 +74,28 @@ class MainJobConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fie
             raise ConfigError("train_share + development_share must leave a held-out share")
         if self.samples < 1 or self.workers < 1 or self.race_parallel < 1 or self.others_every < 1:
             raise ConfigError("samples, workers, race_parallel, others_every must be at least 1")
+        if self.evaluated < 1 or self.sampled < 1:
+            raise ConfigError("evaluated and sampled must be at least 1")
+        if self.train_share <= 0 or self.development_share <= 0:
+            raise ConfigError("train_share and development_share must be above 0")
+        if not (0 < self.temperature < math.inf and 0 < self.race_seconds < math.inf):
+            raise ConfigError("temperature and race_seconds must be above 0 and finite")
+        if not 0 <= self.training_minutes < math.inf:
+            raise ConfigError("training_minutes must be 0 or more and finite")
+        self._check_agents()
         return self
+
+    def _check_agents(self) -> None:
+        """Now rather than after minutes of work."""
+        for setting in ("racers", "teachers", "others"):
+            names = getattr(self, setting)
+            if len(set(names)) < len(names) or not (names or setting == "others"):
+                raise ConfigError(f"{setting} must name agents, each once")
+            for name in names:
+                try:
+                    find_agent(name)
+                except InputError as error:
+                    raise ConfigError(f"{setting}: {error.what}", remedy=error.remedy) from error
 
     @property
     def fractions(self) -> dict[str, float]:

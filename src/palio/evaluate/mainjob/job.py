@@ -26,6 +26,7 @@ from palio.evaluate.report_data import ReportData
 from palio.evaluate.summary import Summary, make_summary, write_summary
 from palio.records import digest
 from palio.train.engine import Engine
+from palio.train.recipe import load_recipe
 
 SUMMARY, REPORT = "summary.json", "report.html"
 Work = Callable[[Path], dict[str, Any]]
@@ -54,6 +55,7 @@ def run_main_job(config: MainJobConfig, out: Path, reporter: Reporter) -> MainJo
         ResumeError: the folder holds a job of another configuration.
         ConfigError: the configuration cannot be.
     """
+    load_recipe(config.recipe)  # a wrong name is said now, not when training is due
     stages = Stages(out, config.checked(), reporter)
     job = _Job(config, out, stages, reporter)
     job.make()
