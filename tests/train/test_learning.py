@@ -29,7 +29,7 @@ from palio.train.loop import Mixture, Stage, StageConfig, rate_at
 from palio.train.model import Qwen3
 from palio.train.optimiser import Optimiser, OptimiserConfig, orthogonal
 from palio.train.recipe import Recipe, load_recipe, shortened
-from palio.train.run import read_curve, train
+from palio.train.run import chosen, read_curve, train
 from palio.train.team import Team
 from palio.train.tokenizer import ChatTokenizer
 
@@ -216,11 +216,30 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_checkpoint(folder).model.state_dict()
 
 
+def test_of_one_problem_the_row_with_the_most_thinking_is_kept() -> None:
+    def row(problem: str, thinking: str) -> CorpusRow:
+        message = Message(role="assistant", content="x", reasoning_content=thinking)
+        plain = (message.to_openai(),)
+        return CorpusRow(
+            messages=plain,
+            tools="[]",
+            trajectory_id=thinking,
+            problem_id=problem,
+            cluster_id=problem,
+            agent="a",
+            kind="product",
+        )
+
+    rows = [row("p", "a"), row("q", "bb"), row("p", "cccc"), row("p", "ddd")]
+    kept = {most: [t[0].reasoning_content for t in chosen(rows, most)] for most in (0, 1, 2)}
+    assert kept == {0: ["a", "bb", "cccc", "ddd"], 1: ["bb", "cccc"], 2: ["bb", "cccc", "ddd"]}
+
+
 def test_a_run_killed_on_the_way_ends_as_if_it_was_not(
     corpus: Path, recipe: Path, tmp_path: Path
 ) -> None:
-    chosen = load_recipe(str(recipe))
-    whole = train(chosen, corpus, tmp_path / "whole")
+    wanted = load_recipe(str(recipe))
+    whole = train(wanted, corpus, tmp_path / "whole")
     code = (
         "import sys; from pathlib import Path\n"
         "from palio.train.recipe import load_recipe; from palio.train.run import train\n"
@@ -237,7 +256,7 @@ def test_a_run_killed_on_the_way_ends_as_if_it_was_not(
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not (killed / "sft").exists()
-    again = train(chosen, corpus, killed)
+    again = train(wanted, corpus, killed)
     assert again.trajectories == whole.trajectories
     expected, got = weights(whole.final), weights(again.final)
     assert all(torch.equal(expected[name], got[name]) for name in expected)
@@ -249,26 +268,26 @@ def test_a_run_killed_on_the_way_ends_as_if_it_was_not(
 def test_a_finished_run_is_not_run_again_and_another_one_is_refused(
     corpus: Path, recipe: Path, tmp_path: Path
 ) -> None:
-    chosen = load_recipe(str(recipe))
-    first = train(chosen, corpus, tmp_path / "run")
+    wanted = load_recipe(str(recipe))
+    first = train(wanted, corpus, tmp_path / "run")
     stamp = (first.final / "model.safetensors").stat().st_mtime_ns
-    assert train(chosen, corpus, tmp_path / "run") == first
+    assert train(wanted, corpus, tmp_path / "run") == first
     assert (first.final / "model.safetensors").stat().st_mtime_ns == stamp
     with pytest.raises(ResumeError, match="another recipe"):
-        train(msgspec.structs.replace(chosen, seed=1), corpus, tmp_path / "run")
+        train(msgspec.structs.replace(wanted, seed=1), corpus, tmp_path / "run")
     outcome = CliRunner().invoke(app, ["train", "curve", str(tmp_path / "run"), "--json"])
     assert {p["stage"] for p in json.loads(outcome.stdout)} == {"base", "sft"}
 
 
 def test_bad_input_is_named(corpus: Path, recipe: Path, tmp_path: Path) -> None:
-    chosen = load_recipe(str(recipe))
+    wanted = load_recipe(str(recipe))
     with pytest.raises(InputError, match="no such corpus file"):
-        train(chosen, tmp_path / "nothing", tmp_path / "a")
+        train(wanted, tmp_path / "nothing", tmp_path / "a")
     (tmp_path / "train.jsonl").write_bytes(b"")
     with pytest.raises(InputError, match="no rows"):
-        train(chosen, tmp_path, tmp_path / "b")
+        train(wanted, tmp_path, tmp_path / "b")
     with pytest.raises(InputError, match="as short as 20"):
-        train(msgspec.structs.replace(chosen, longest=20), corpus, tmp_path / "c")
+        train(msgspec.structs.replace(wanted, longest=20), corpus, tmp_path / "c")
     with pytest.raises(ConfigError, match="no such recipe"):
         load_recipe("nowhere")
     (tmp_path / "odd.toml").write_text(RECIPE.replace("batch", "bach"))

@@ -43,6 +43,10 @@ class Recipe(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=Tru
         sample: conversations that vocabulary and documents are made from.
         vocabulary: entries of the tokenizer, at most.
         longest: tokens; a longer trajectory is left out and counted.
+        rows_a_problem: rows of one problem that are trained on, those with the most thinking first;
+            0: all. A model that must guess how much of its work to show learns less from the same
+            tokens: trained on careful and terse rows it solved 62 % of the problems of a new
+            catalogue, on one row a problem 87 % (n = 300, 4.1 M tokens each, one seed).
         lay_out: start with heads that can copy (`heads`); False: random weights.
     """
 
@@ -55,6 +59,7 @@ class Recipe(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=Tru
     sample: int = 3000
     vocabulary: int = 1024
     longest: int = 1000
+    rows_a_problem: int = 0
     lay_out: bool = True
 
 

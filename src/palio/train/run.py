@@ -12,14 +12,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
 
-from palio.corpus.rows import read_rows
+from palio.corpus.rows import CorpusRow, read_rows
 from palio.records import InputError, Message, ResumeError, digest, from_json, to_json
 from palio.train.batches import Example
 from palio.train.checkpoint import MANIFEST, Checkpoint, load_checkpoint, save_checkpoint
@@ -91,12 +92,36 @@ def train(
     run.check()
     if run.is_done(SFT) and run.is_done(BASE):
         return run.result()
-    conversations = [row.typed() for row in read_rows(source)]
+    conversations = chosen(read_rows(source), recipe.rows_a_problem)
     if not conversations:
         raise InputError("the corpus has no rows", where=str(source))
     with Team(min(threads, recipe.parts)) as team:
         run.go(conversations, team)
     return run.result()
+
+
+def chosen(rows: Iterable[CorpusRow], most: int) -> list[tuple[Message, ...]]:
+    """The conversations to train on, in corpus order.
+
+    Args:
+        rows: rows of a corpus.
+        most: of one problem, those with the most thinking; 0: all.
+    """
+    talks = [(row.problem_id, row.typed()) for row in rows]
+    if not most:
+        return [talk for _, talk in talks]
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for place, (problem, _) in enumerate(talks):
+        places[problem].append(place)
+    kept: list[int] = []
+    for found in places.values():
+        found.sort(key=lambda place: (-_thinking(talks[place][1]), place))
+        kept += found[:most]
+    return [talks[place][1] for place in sorted(kept)]
+
+
+def _thinking(talk: Sequence[Message]) -> int:
+    return sum(len(message.reasoning_content or "") for message in talk)
 
 
 class _Run:
