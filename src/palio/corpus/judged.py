@@ -33,6 +33,7 @@ from palio.records import (
     Trajectory,
     to_json,
 )
+from palio.rollout.workers import hear_interrupts, starting_workers
 
 CHUNK = 64
 """Trajectories a task: about 1 MB of JSON, so that the queue costs under 1 % of the judging."""
@@ -137,7 +138,8 @@ def judge_all(
     chunks = iter(lambda: list(islice(stream, chunk)), [])
     # spawn: forking a process that runs a broker thread or torch can deadlock the child
     context = multiprocessing.get_context("spawn")
-    pool = context.Pool(workers, initializer=_take_panel, initargs=(panel,))
+    with starting_workers():
+        pool = context.Pool(workers, initializer=_take_panel, initargs=(panel,))
     with pool:
         yield from _in_flight(pool, chunks, 2 * workers)
         pool.close()
@@ -166,6 +168,7 @@ _panel: Panel | None = None
 
 def _take_panel(panel: Panel) -> None:
     global _panel
+    hear_interrupts()
     _panel = panel
 
 

@@ -34,6 +34,7 @@ from palio.records import (
 from palio.rollout.config import hold_config
 from palio.rollout.journal import lock_folder
 from palio.rollout.problem import run_problem
+from palio.rollout.workers import hear_interrupts, starting_workers
 from palio.sandbox.inline import InlineDriver
 from palio.world.artefacts import (
     MANIFEST,
@@ -267,9 +268,12 @@ def _in_processes(
         return
     # spawn, not fork: the parent may hold threads, sockets and numba's thread pools
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(shards)), mp_context=context)
+    pool = ProcessPoolExecutor(
+        min(workers, len(shards)), mp_context=context, initializer=hear_interrupts
+    )
     try:
-        futures = {pool.submit(run_shard, shard, out, limits, tools): shard for shard in shards}
+        with starting_workers():
+            futures = {pool.submit(run_shard, shard, out, limits, tools): shard for shard in shards}
         for future in as_completed(futures):
             note(futures[future].name, future.result())
     except BrokenProcessPool as error:

@@ -14,6 +14,7 @@ import msgspec
 
 from palio.evaluate.mainjob.config import MainJobConfig
 from palio.records import Problem, Suite, digest, from_json, to_json
+from palio.rollout.workers import hear_interrupts, starting_workers
 from palio.suites import (
     Clustering,
     assign_pools,
@@ -99,8 +100,12 @@ def make_worlds(
     wanted = synthesis_configs(config)
     made: list[tuple[tuple[Problem, ...], dict[str, dict[str, float]]]] = []
     context = get_context("spawn")
-    with ProcessPoolExecutor(config.workers, mp_context=context) as pool:
-        for result in pool.map(_make_world, wanted, [folder] * len(wanted)):
+    with ProcessPoolExecutor(
+        config.workers, mp_context=context, initializer=hear_interrupts
+    ) as pool:
+        with starting_workers():
+            results = pool.map(_make_world, wanted, [folder] * len(wanted))
+        for result in results:
             made.append(result)
             advance(len(made))
     problems = [problem for each, _ in made for problem in each]
