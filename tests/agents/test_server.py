@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 import pytest
@@ -167,10 +169,21 @@ def exchange(
 def test_the_command_serves_until_it_is_interrupted():
     code = "from palio.cli.main import run; run()"
     command = [sys.executable, "-c", code, "model", "serve", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         url = process.stdout.readline().decode().rsplit(" ", 1)[-1].strip()
         with openai.OpenAI(base_url=url, api_key="none") as client:
             assert client.chat.completions.create(**QUESTION).choices
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n"
+        for data in (b"GARBAGE\r\n\r\n", head + b"Content-Encoding: gzip\r\n\r\nabcde"):
+            place = urlsplit(url)
+            with socket.create_connection((place.hostname, place.port), 10) as connection:
+                connection.sendall(data)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(1000):
+                    pass
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 130
+        assert process.wait(timeout=20) == 0
+        assert process.stderr.read() == b""

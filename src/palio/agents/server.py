@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import logging
 import threading
 from collections.abc import Mapping
 from types import TracebackType
@@ -20,6 +21,9 @@ from palio.agents.stream import sse_events
 from palio.broker.upstream import RejectedError, Upstream
 from palio.records import ConfigError, FaultCode, UpstreamError
 
+CLIENTS = logging.getLogger(f"{__name__}.clients")
+"""What aiohttp says of clients' broken requests; by default nobody is told."""
+CLIENTS.addHandler(logging.NullHandler())
 BODY_LIMIT = 64 * 1024 * 1024
 START_S = 10.0
 _STATUS = {
@@ -72,6 +76,8 @@ async def openai_errors(request: web.Request, handler: Any) -> web.StreamRespons
     except web.HTTPException as error:
         refusal = RequestError(error.status, error.reason)
         return web.json_response(refusal.body, status=error.status)
+    except (ConnectionError, web.RequestPayloadError) as error:
+        return web.json_response(RequestError(400, f"broken request: {error}").body, status=400)
     return response
 
 
@@ -226,7 +232,7 @@ class ModelServer:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(self.app, access_log=None, logger=CLIENTS, shutdown_timeout=1.0)
         await runner.setup()
         try:
             site = web.TCPSite(runner, self.host, self.port)

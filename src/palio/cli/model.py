@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import typer
 
@@ -23,7 +24,8 @@ def serve(
     upstream = ScriptedUpstream(seed)
     with ModelServer(upstream, host=host, port=port, api_key=api_key) as server:
         typer.echo(f"serving {', '.join(upstream.models)} at {server.url}")
-        server.wait()
+        with suppress(KeyboardInterrupt):  # the way to stop it
+            server.wait()
 
 
 @app.command("list")

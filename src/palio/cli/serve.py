@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import typer
@@ -24,4 +25,5 @@ def serve(
         ModelServer(engine, host=host, port=port, api_key=api_key) as server,
     ):
         typer.echo(f"serving {', '.join(engine.models)} at {server.url}")
-        server.wait()
+        with suppress(KeyboardInterrupt):  # the way to stop it
+            server.wait()
