@@ -33,10 +33,12 @@ SOURCES = ("rollout", "chat:day-1.jsonl", "chat:day-2.jsonl")
 
 
 @st.composite
-def made_rows(draw: st.DrawFn, problems: Sequence[Problem], prefix: str) -> list[Judged]:
+def made_rows(
+    draw: st.DrawFn, problems: Sequence[Problem], prefix: str, least: int = 0, most: int = 9
+) -> list[Judged]:
     """Rows that collide often: equal conversations, near ones, failures, strays, repeated ids."""
     rows = []
-    for number in range(draw(st.integers(0, 9))):
+    for number in range(draw(st.integers(least, most))):
         problem = draw(st.sampled_from(problems))
         note = draw(st.sampled_from(["", "one", "one two", "other words than these here"]))
         product = problem.rewards[0].product_id
@@ -66,7 +68,7 @@ def published(folder: Path) -> dict[str, bytes]:
 
 
 def rejects(folder: Path, *, bodies: bool = True) -> list[str]:
-    """The rejects in an order of their own; events out, since a displaced row has none."""
+    """The rejects in an order of their own, without what only the host knew of a run."""
     with (folder / REJECTS).open("rb") as file:
         text = io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(file), "utf-8")
         rows = [json.loads(line) for line in text]
@@ -75,7 +77,7 @@ def rejects(folder: Path, *, bodies: bool = True) -> list[str]:
         if not bodies:
             row.pop("judged", None)
         elif body:
-            for key in ("events", "answer", "ending", "eligible", "query"):
+            for key in ("events", "answer", "ending", "eligible"):
                 body["trajectory"].pop(key, None)
     return sorted(json.dumps(row, sort_keys=True) for row in rows)
 

@@ -3,7 +3,7 @@
 Only what is new is judged and gated. The steps that compare rows (duplicates, caps) run over
 everything again, since a new row may outrank an old one, and pools never move. The result has the
 bytes of one full build with the same earlier split, except that a row which an earlier day kept and
-this one displaces is kept in the rejects without its events.
+this one displaces is kept in the rejects without the host's record of the run (events, ending).
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,6 +28,35 @@ def current_schema() -> str:
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of every palio record: immutable, keyword-only, defaults left out of the JSON form."""
+
+
+class CanonicalRecord(Record, frozen=True):
+    """A record that leaves a default out of its JSON form wherever the value came from.
+
+    msgspec leaves out what *is* the default, not what equals it: a field read from a file that
+    states "rollout" would be written, one that was never set would not. Records with a default
+    that is no singleton of Python, and whose bytes are compared or digested, derive from this.
+    """
+
+    def __post_init__(self) -> None:
+        """Hold the default itself in place of an equal value."""
+        for name, default in _defaults(type(self)):
+            value = getattr(self, name)
+            if value is not default and value == default:
+                msgspec.structs.force_setattr(self, name, default)
+
+
+@cache
+def _defaults(kind: type[Record]) -> tuple[tuple[str, Any], ...]:
+    """The defaults that equal values need not be: not None, booleans, 0 or anything empty."""
+    found = ((field.name, field.default) for field in msgspec.structs.fields(kind))
+    return tuple(
+        (name, default)
+        for name, default in found
+        if default is not msgspec.NODEFAULT
+        and not isinstance(default, bool)
+        and (default or isinstance(default, float))
+    )
 
 
 def canonical_json(value: Any) -> bytes:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from palio.records.base import Record, current_schema, digest
+from palio.records.base import CanonicalRecord, Record, current_schema, digest
 
 Kind = Literal["product", "shop", "voucher", "web"]
 KINDS: tuple[Kind, ...] = ("product", "shop", "voucher", "web")
@@ -56,7 +56,7 @@ class Voucher(Record, frozen=True):
     price_after_voucher: float | None = None
 
 
-class Problem(Record, frozen=True):
+class Problem(CanonicalRecord, frozen=True):
     """One problem of a suite.
 
     Attributes:

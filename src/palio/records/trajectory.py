@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from palio.records.base import Record, current_schema, digest
+from palio.records.base import CanonicalRecord, Record, current_schema, digest
 from palio.records.faults import Blame, blame_of
 from palio.records.message import Message, Tool
 
@@ -61,7 +61,7 @@ class Ending(StrEnum):
     infra = "infra"  # validator or platform fault: unscored
 
 
-class AgentRef(Record, frozen=True):
+class AgentRef(CanonicalRecord, frozen=True):
     """Which agent ran; `kind` is declared and never used to judge, `digest` is the source's."""
 
     name: str
@@ -78,7 +78,7 @@ class Usage(Record, frozen=True):
     completion_tokens: int | None = None
 
 
-class InferenceEvent(Record, frozen=True, tag="inference"):
+class InferenceEvent(CanonicalRecord, frozen=True, tag="inference"):
     """One chat completion that passed through the broker.
 
     Attributes:
@@ -130,7 +130,7 @@ class DispatchEvent(Record, frozen=True, tag="dispatch"):
 Event = InferenceEvent | DispatchEvent
 
 
-class Trajectory(Record, frozen=True):
+class Trajectory(CanonicalRecord, frozen=True):
     """One agent on one problem, as the host saw it.
 
     Attributes:
