@@ -16,12 +16,12 @@ class SandboxLimits(Record, frozen=True, omit_defaults=False):
 
     Attributes:
         seconds: wall clock from launch to the end of the whole process tree.
-        result_bytes: longest return value, as JSON.
+        result_bytes: longest return value, as JSON; real dialogues stay under 1 MB.
         output_bytes: stdout and stderr kept, each; more is read and dropped, never stored.
     """
 
     seconds: float = 300.0
-    result_bytes: int = 50_000_000
+    result_bytes: int = 16_000_000
     output_bytes: int = 64 * 1024
 
 
