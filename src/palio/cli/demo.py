@@ -30,6 +30,9 @@ def demo(
 
     # the tables need 116 columns; a pipe has no width of its own
     console = Console(width=max(Console().width, 120))
+    for table in result.data.world:
+        shown = ", ".join(f"{fact.label} {fact.value}" for fact in table.facts)
+        console.print(f"[bold]{table.title}:[/bold] {shown}", highlight=False)
     console.print(results_table(result.data.stages, result.data.floors))
     console.print(comparison_table(result.data.comparisons))
     minutes = result.summary.seconds / 60
