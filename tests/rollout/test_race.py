@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from palio.agents.registry import find_agent
+from palio.agents.template import write_template
 from palio.arena.standings import Standings
 from palio.cli.race import app
 from palio.judging.store import VERDICTS, read_verdicts
@@ -77,6 +78,16 @@ def test_an_agent_file_and_a_policy(arena: list[str], tmp_path: Path) -> None:
     )  # fmt: skip
     assert "mine" in result.stdout
     assert "scripted-terse" in result.stdout
+
+
+def test_a_new_agent_races_as_it_was_tried(arena: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    write_template(path)
+    made = from_json(palio("--agents", str(path), *arena, "--json").stdout, Standings)
+    assert [(row.agent, row.successes) for row in made.ranked] == [("mine", 6)]
+    arena[-1] = str(tmp_path / "other")
+    hasty = palio("--agents", str(path), "--model", "scripted-hasty", *arena, "--json")
+    assert from_json(hasty.stdout, Standings).ranked[0].successes < 6
 
 
 def test_refusals_are_clear(arena: list[str], tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def try_out(
     agent: str = typer.Argument(..., help="Agent file, or the name of a bundled agent."),
     problems: int = typer.Option(6, min=1, max=60, help="Problems to try, of all three kinds."),
     seed: int = typer.Option(0, help="Seed of the small synthetic world and of the runs."),
-    model: str = typer.Option("", help="Model that the agent's calls go to."),
+    model: str = typer.Option("", help="Model of the agent's calls; a file's: scripted-careful."),
     model_url: str = typer.Option("", help="OpenAI-compatible base URL; empty: scripted models."),
     seconds: float = typer.Option(30.0, min=1, help="Time-out a problem."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
@@ -70,7 +70,10 @@ def try_out(
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    _show([{**row, "oro": row["success"]["oro"]} for row in rows], _TRIED, False)
+    told = [
+        {**row, "oro": row["success"]["oro"], "seconds": f"{row['seconds']:.2f}"} for row in rows
+    ]
+    _show(told, _TRIED, False)
     won = sum(row["success"]["oro"] for row in rows)
     typer.echo(f"{spec.name}: {won} of {len(rows)} solved (profile oro)")
 

@@ -37,6 +37,9 @@ def race(
     context: typer.Context,
     agents: str = typer.Option("", help="Comma-separated bundled agents or agent files."),
     policy: list[str] = typer.Option([], help="Also race the policy agent with this model."),
+    model: str = typer.Option(
+        "", help="Model of agent files; scripted-careful unless --model-url is given."
+    ),
     suite: Path = typer.Option(None, help="Suite file, palio's or an imported kind."),
     catalogue: list[Path] = typer.Option([], help="Catalogue folder or product file; repeatable."),
     out: Path = typer.Option(None, help="Run folder; an unfinished race in it goes on."),
@@ -63,7 +66,8 @@ def race(
 
     ranked = _profile(profile)
     read, worlds = _inputs(suite, catalogue, world)
-    jobs = _jobs(_specs(agents, policy), read, worlds, limit, seed)
+    served = model or ("" if model_url else "scripted-careful")
+    jobs = _jobs(_specs(agents, policy, served), read, worlds, limit, seed)
     with ExitStack() as stack:
         report = run_suite(
             jobs,
@@ -105,12 +109,15 @@ def _profile(name: str) -> Profile:
     raise ConfigError(f"no profile is called {name!r}", remedy=f"choose {', '.join(PROFILES)}")
 
 
-def _specs(agents: str, policies: list[str]) -> list[AgentSpec]:
+def _specs(agents: str, policies: list[str], model: str) -> list[AgentSpec]:
     from palio.agents.registry import find_agent
     from palio.agents.spec import agent_from_file, policy_agent
 
     names = [name.strip() for name in agents.split(",") if name.strip()]
-    specs = [agent_from_file(name) if name.endswith(".py") else find_agent(name) for name in names]
+    specs = [
+        agent_from_file(name, model=model) if name.endswith(".py") else find_agent(name)
+        for name in names
+    ]
     return [*specs, *(policy_agent(model, model) for model in policies)]
 
 

@@ -27,10 +27,10 @@ SHOWN = 10
 def vectors(
     file: Path = typer.Argument(..., help="Vectors such as scorer_vectors.jsonl."),
     tasks: Path | None = typer.Option(
-        None, help="Folder of the task files [default: FILE's, shared/data, ../shared/data]."
+        None, help="Folder of the task files; by default FILE's, shared/data or ../shared/data."
     ),
     catalogue: Path | None = typer.Option(
-        None, help="Product file or folder [default: products_real.jsonl of those folders]."
+        None, help="Product file or folder; by default products_real.jsonl of those folders."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
