@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from palio.corpus.candidate import Candidate, Selected
 from palio.corpus.config import CorpusConfig
 from palio.corpus.conversation import conversation_digest
 from palio.corpus.neighbours import (
@@ -21,7 +22,7 @@ from palio.corpus.neighbours import (
     written,
 )
 from palio.corpus.ranking import signals
-from palio.corpus.selection import Candidate, Selected, best_of_each_cluster, capped
+from palio.corpus.selection import best_of_each_cluster, capped
 from palio.records import Message
 from tests.corpus.making import PROBLEMS, Turn, conversation, good_turns
 

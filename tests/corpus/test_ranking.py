@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from palio.corpus.candidate import Candidate
 from palio.corpus.config import RankingWeights
 from palio.corpus.conversation import conversation_digest
 from palio.corpus.ranking import Signals, signals
-from palio.corpus.selection import Candidate, best_of_each_problem, without_duplicates
+from palio.corpus.selection import best_of_each_problem, without_duplicates
 from tests.corpus.making import Turn, conversation, good_turns
 
 SEARCH, LOOK, PICK, END = good_turns("7001")

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from palio.cli.corpus import app
 from palio.corpus.build import build
+from palio.corpus.candidate import Candidate
 from palio.corpus.config import POOLS, CorpusConfig
 from palio.corpus.funnel import Funnel
 from palio.corpus.gates import without_oracle
@@ -26,7 +27,6 @@ from palio.corpus.salvage.narrator import Narrator
 from palio.corpus.salvage.oracle import oracle_words
 from palio.corpus.salvage.rewrite import SalvageConfig, salvage_one
 from palio.corpus.salvage.share import within_share
-from palio.corpus.selection import Candidate
 from palio.records import Suite, Trajectory, to_json
 from palio.suites import write_suite
 from palio.world.catalogue import write_catalogue

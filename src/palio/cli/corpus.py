@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -13,9 +13,7 @@ from palio.cli.corpus_formats import export, import_traces
 from palio.cli.corpus_judging import judging
 from palio.cli.corpus_leaks import register
 from palio.cli.corpus_salvage import salvage
-
-if TYPE_CHECKING:
-    from palio.corpus.funnel import Funnel
+from palio.cli.corpus_screen import counter, print_funnel
 
 app = typer.Typer(
     help="Corpora: trajectories in, a judged, leak-guarded, split corpus out.",
@@ -59,7 +57,7 @@ def build(
     if links:
         chosen = chosen.linked(read_links(links))
     read = judging(chosen, trajectories, suite, catalogue, verdicts, encoder)
-    with _counter("judging and gating") as progress:
+    with counter("judging and gating") as progress:
         funnel = build_corpus(
             read.judged(read.reader, workers),
             read.problems,
@@ -72,7 +70,7 @@ def build(
             progress=progress,
         )
     draw_funnel(funnel, out / "funnel.png", title=f"Corpus funnel: {out.name}")
-    _print_funnel(funnel, as_json)
+    print_funnel(funnel, as_json)
     if not as_json:
         typer.echo(f"wrote {out}")
 
@@ -90,7 +88,7 @@ def funnel(
     found = read_funnel(folder)
     if chart:
         draw_funnel(found, chart, title=f"Corpus funnel: {folder.name}")
-    _print_funnel(found, as_json)
+    print_funnel(found, as_json)
 
 
 @app.command()
@@ -132,51 +130,6 @@ def show(
         f"richness {lineage.richness}, coefficient {lineage.coefficient}, rank {lineage.score:.3f}"
     )
     _print_conversation(head, found.messages)
-
-
-def _counter(label: str) -> Any:
-    """A context that shows a growing count on standard error and gives the callback."""
-    from contextlib import contextmanager
-
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    @contextmanager
-    def counting() -> Any:
-        columns = (
-            SpinnerColumn(),
-            TextColumn(f"{label}: {{task.completed:,}} trajectories"),
-            TimeElapsedColumn(),
-        )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("", total=None)
-            yield lambda done: bar.update(task, completed=done) if done % 100 == 0 else None
-
-    return counting()
-
-
-def _print_funnel(found: Funnel, as_json: bool) -> None:
-    from palio.records import to_json
-
-    if as_json:
-        typer.echo(to_json(found).decode())
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("step", "in", "kept", "rejected")
-    for column in table.columns[1:3]:
-        column.justify = "right"
-    for step in found.steps:
-        why = ", ".join(f"{reason} {count:,}" for reason, count in step.rejected.items())
-        table.add_row(step.name, f"{step.taken:,}", f"{step.kept:,}", why)
-    console = Console()
-    console.print(table)
-    pools = Table("pool", "rows", "problems", "clusters", "queries")
-    for pool, count in found.pools.items():
-        numbers = (count.rows, count.problems, count.clusters, count.queries)
-        pools.add_row(pool, *(f"{number:,}" for number in numbers))
-    console.print(pools)
 
 
 def _print_conversation(head: str, messages: tuple[dict[str, Any], ...]) -> None:

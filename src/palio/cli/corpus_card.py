@@ -90,7 +90,7 @@ def daily(
     as_json: bool = AS_JSON,
 ) -> None:
     """Grow a corpus by a day: only new trajectories are judged, pools never move."""
-    from palio.cli.corpus import _counter, _print_funnel
+    from palio.cli.corpus_screen import counter, print_funnel
     from palio.corpus.config import read_config
     from palio.corpus.daily import Day
     from palio.corpus.standing import standing
@@ -99,7 +99,7 @@ def daily(
     before = standing(previous, read_config(config) if config else None)
     read = judging(before.config, trajectories, suite, catalogue, verdicts, encoder)
     day = Day(before, read.problems)
-    with _counter("judging and gating") as progress:
+    with counter("judging and gating") as progress:
         funnel = day.build(
             read.judged(day.to_judge(read.reader), workers),
             out,
@@ -108,7 +108,7 @@ def daily(
             unread=read.reader.rejects,
             progress=progress,
         )
-    _print_funnel(funnel, as_json)
+    print_funnel(funnel, as_json)
     known, revived = f"{day.skipped:,} were known", f"{day.revived:,} got their problem"
     typer.echo(f"{known}, {revived}, the rest is new; wrote {out}", err=as_json)
 
@@ -151,13 +151,13 @@ def takedown(
 
 
 def _measured(folder: Path, about: Path | None, tokenizer: Path | None) -> tuple[About, Stats]:
-    from palio.cli.corpus import _counter
+    from palio.cli.corpus_screen import counter
     from palio.corpus.card import About, measure, read_about
     from palio.world.artefacts import file_digest
 
     said = read_about(about) if about else About()
     count, digest = (_token_count(tokenizer), file_digest(tokenizer)) if tokenizer else (None, "")
-    with _counter("measuring") as progress:
+    with counter("measuring") as progress:
         stats = measure(folder, said, tokens=count, tokenizer=digest, progress=progress)
     return said, stats
 

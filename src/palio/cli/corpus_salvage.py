@@ -34,7 +34,7 @@ def salvage(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Rewrite sub-task traces as agentic ones; offline a templated narrator writes the thinking."""
-    from palio.cli.corpus import _counter
+    from palio.cli.corpus_screen import counter
     from palio.corpus.reading import TraceReader
     from palio.corpus.replay import Worlds
     from palio.corpus.salvage.run import salvage as salvage_all
@@ -48,7 +48,7 @@ def salvage(
     inputs = reader.digests() | {f"suite:{path.name}": file_digest(path) for path in suite}
     inputs |= {f"catalogue:{name}": each.digest for name, each in found.items()}
     with ExitStack() as held:
-        progress = held.enter_context(_counter("salvaging"))
+        progress = held.enter_context(counter("salvaging"))
         report = salvage_all(
             reader,
             Worlds(found, config_named(world)),

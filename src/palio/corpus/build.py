@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from palio import __version__
+from palio.corpus.candidate import Candidate, Selected
 from palio.corpus.certificate import certify
 from palio.corpus.check import check_corpus
 from palio.corpus.config import POOLS, CorpusConfig, checked
@@ -29,7 +30,7 @@ from palio.corpus.neighbours import distinct
 from palio.corpus.rows import RowWriter, row_of
 from palio.corpus.screening import KNOWN, Screening, Steps
 from palio.corpus.scrub import Scrubber, placeholders
-from palio.corpus.selection import Candidate, Selected, capped
+from palio.corpus.selection import capped
 from palio.corpus.separation import GUARD, Separation, never_touched, separate, withheld
 from palio.corpus.spool import RejectWriter, Spool
 from palio.records import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from palio.corpus.candidate import Candidate
 from palio.corpus.judged import Judged, Verdicts
 from palio.corpus.ranking import Signals
 from palio.corpus.salvage import salvaged_from
-from palio.corpus.selection import Candidate
 from palio.records import AgentRef, InputError, Record, from_json
 
 PROVENANCE = "provenance.jsonl"

@@ -18,9 +18,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from palio.corpus.candidate import Candidate, Selected
 from palio.corpus.config import CorpusConfig
 from palio.corpus.gates import Drop
-from palio.corpus.selection import Candidate, Selected, without_duplicates
+from palio.corpus.selection import without_duplicates
 from palio.records import Message, canonical_json
 from palio.world.arguments import canonical_arguments
 

@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from palio.corpus.candidate import Candidate
 from palio.corpus.config import CorpusConfig
 from palio.corpus.conversation import conversation_digest
 from palio.corpus.earlier import READ, Settled
@@ -13,7 +14,6 @@ from palio.corpus.funnel import Tally
 from palio.corpus.gates import Drop, Gate
 from palio.corpus.judged import Judged
 from palio.corpus.ranking import signals
-from palio.corpus.selection import Candidate
 from palio.corpus.spool import RejectWriter, Spool
 from palio.records import Problem, Trajectory, from_json, to_json
 from palio.suites.keys import normalise_text

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from palio.corpus.candidate import Candidate, Selected
 from palio.corpus.config import NEVER, POOLS, CorpusConfig
 from palio.corpus.gates import Drop, Gate
 from palio.corpus.judged import Judged
 from palio.corpus.screening import NEVER_TOUCH
-from palio.corpus.selection import Candidate, Selected
 from palio.records import Problem
 from palio.suites.clusters import Clustering
 from palio.suites.embedding import VectorStore

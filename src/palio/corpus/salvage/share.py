@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from palio.corpus.candidate import Candidate, Selected
 from palio.corpus.gates import Drop
-
-if TYPE_CHECKING:
-    from palio.corpus.selection import Candidate, Selected
 
 
 def within_share(
