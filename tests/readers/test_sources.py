@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palio.corpus.readers.importing import TraceImport
-from palio.corpus.readers.sources import records_of
+from palio.corpus.readers.sources import named_files, records_of
 from palio.records import ConfigError, InputError
 from tests.readers.making import QUERY, chat, codes, imported, lines, made, searched, step
 
@@ -120,6 +120,21 @@ def test_lines_whose_first_is_broken_are_still_lines(tmp_path: Path) -> None:
     found, reader = imported(tmp_path / "t.jsonl", data)
     assert len(found) == 40
     assert [(r.reason, r.line) for r in reader.rejects] == [("json", 1)]
+
+
+def test_a_folder_of_ours_is_read_once_and_without_what_lies_beside(tmp_path: Path) -> None:
+    for name in ("train.jsonl", "train.parquet", "alone.parquet"):
+        (tmp_path / name).write_bytes(b"{}")
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("run.json", "trajectories.jsonl.zst", "verdicts.jsonl"):
+        (run / name).write_bytes(b"{}")
+    files, passed = named_files([str(tmp_path)])
+    names = ["alone.parquet", "run/trajectories.jsonl.zst", "train.jsonl"]
+    assert files == tuple(str(tmp_path / name) for name in names)
+    assert [Path(name).name for name in passed] == ["run.json", "verdicts.jsonl", "train.parquet"]
+    named = [str(run / "verdicts.jsonl")]
+    assert named_files(named) == (tuple(named), ())
 
 
 def test_folders_patterns_and_standard_input(tmp_path: Path) -> None:

@@ -49,6 +49,10 @@ def import_traces(
     _print_counts("rejected", "records", Counter(reject.reason for reject in reader.rejects))
     for reject in reader.rejects[:5]:
         typer.echo(f"{reject.file}:{reject.line}: {reject.reason}: {reject.detail}", err=True)
+    for name in reader.skipped[:5]:
+        typer.echo(f"{name}: passed over", err=True)
+    if len(reader.skipped) > 5:
+        typer.echo(f"and {len(reader.skipped) - 5:,} more; --json has all", err=True)
     typer.echo(
         f"{reader.records:,} records, {sum(reader.formats.values()):,} trajectories, "
         f"{len(reader.rejects):,} rejected; wrote {', '.join(str(path) for path in files.values())}"

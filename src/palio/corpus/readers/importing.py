@@ -56,7 +56,7 @@ class TraceImport:
 
     Attributes:
         files: the files that are read, in order.
-        skipped: files of named folders that are of no kind that is read.
+        skipped: files of named folders that are passed over; see `named_files`.
         records: records seen so far, rejects included.
         rejects: what was not read; complete when the stream has ended.
         formats: trajectories by format; losses: changes by code.

@@ -43,9 +43,11 @@ class _BrokenError(Exception):
 
 
 def named_files(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(files to read, files of folders whose names are of no kind that is read), each in order.
+    """(files to read, files of folders that are passed over), each in order.
 
-    A folder stands for the files below it in name order, a pattern for what it matches.
+    A folder stands for the files below it in name order, a pattern for what it matches. Passed over
+    are: names of no kind that is read; Parquet beside JSON lines of the same name, which hold the
+    same rows; verdicts and manifests beside the `trajectories.*` of a run folder.
 
     Raises:
         InputError: a name matches nothing.
@@ -58,17 +60,28 @@ def named_files(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
             files.append(name)
         elif path.is_dir():
             below = sorted(p for p in path.rglob("*") if p.is_file())
+            runs = {p.parent for p in below if p.name.startswith("trajectories.") and _is_run(p)}
             for file in below:
-                plain = file.name.removesuffix(".gz").removesuffix(".zst")
                 hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+                plain = file.name.removesuffix(".gz").removesuffix(".zst")
                 readable = plain.endswith(SUFFIXES) and not hidden
-                (files if readable else others).append(str(file))
+                beside = file.parent in runs and not file.name.startswith("trajectories")
+                passed = beside or _is_twin(file)
+                (files if readable and not passed else others).append(str(file))
         else:
             matches = sorted(m for m in glob.glob(name, recursive=True) if Path(m).is_file())  # noqa: PTH207 - absolute patterns too
             if not matches:
                 raise InputError("no such file, folder or pattern", where=name)
             files += matches
     return tuple(dict.fromkeys(files)), tuple(dict.fromkeys(others))
+
+
+def _is_run(trajectories: Path) -> bool:
+    return any(trajectories.with_name(name).is_file() for name in ("run.json", "manifest.json"))
+
+
+def _is_twin(file: Path) -> bool:
+    return file.suffix == ".parquet" and file.with_suffix(".jsonl").is_file()
 
 
 def records_of(stream: BinaryIO, max_bytes: int = MAX_BYTES) -> Iterator[RawRecord]:
