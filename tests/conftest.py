@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
+
+# A shell starts background jobs with SIGINT ignored, and children inherit that: tests that
+# interrupt a command would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples every time, so that a red run means a changed program. `make test-all` looks for
 # new ones. No deadlines: a busy machine is no failure.
