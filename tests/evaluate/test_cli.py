@@ -55,6 +55,13 @@ def test_floors_as_a_table(files: tuple[str, ...]) -> None:
     assert "n 12" in text
 
 
+def test_no_interval_is_cut_off(files: tuple[str, ...], tmp_path: Path) -> None:
+    text = call(
+        *("run", *files, "--model", "scripted-hasty", "--k", "2", "--out", str(tmp_path)),
+    )  # fmt: skip
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+
+
 def test_no_policy_is_a_clear_error(files: tuple[str, ...], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name one policy"):
         call("run", *files, "--out", str(tmp_path))

@@ -100,4 +100,4 @@ def _show(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -
     table = Table(*columns)
     for row in rows:
         table.add_row(*(str(row[column]) for column in columns))
-    Console().print(table)
+    Console(width=max(Console().width, 100)).print(table)

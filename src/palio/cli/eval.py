@@ -12,6 +12,8 @@ import typer
 from palio.cli.world import WORLD, warn_of
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from palio.broker.upstream import Upstream
     from palio.evaluate.comparison import Comparison
     from palio.evaluate.floors import FloorResult
@@ -159,9 +161,7 @@ def compare(
     if as_json:
         _print_json(msgspec.to_builtins(rows))
         return
-    from rich.console import Console
-
-    Console().print(comparison_table(rows))
+    _wide().print(comparison_table(rows))
 
 
 def _problems(suite: Path, limit: int) -> tuple[Problem, ...]:
@@ -263,11 +263,16 @@ def _show(
         }
         _print_json(plain)
         return
+    _wide().print(results_table(stages, floor_results))
+    if rows:
+        _wide().print(comparison_table(rows))
+
+
+def _wide() -> Console:
+    """A console in which no interval is cut off, where standard output is a pipe of 80 columns."""
     from rich.console import Console
 
-    Console().print(results_table(stages, floor_results))
-    if rows:
-        Console().print(comparison_table(rows))
+    return Console(width=max(Console().width, 120))
 
 
 def _print_json(value: object) -> None:
