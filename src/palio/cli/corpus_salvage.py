@@ -28,7 +28,7 @@ def salvage(
     profile: str = typer.Option("oro", help="Profile of that success."),
     model_url: str = typer.Option("", help="OpenAI-compatible server of a rewriting model."),
     model: str = typer.Option("default", help="That model's name."),
-    api_key: str = typer.Option("", envvar="PALIO_MODEL_API_KEY", help="Its key."),
+    api_key: str = typer.Option("", envvar="PALIO_API_KEY", help="Its key."),
     world: str = WORLD,
     workers: int = typer.Option(1, min=1, help="Traces rewritten at once by a model."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
