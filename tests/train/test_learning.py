@@ -288,6 +288,7 @@ def test_bad_input_is_named(corpus: Path, recipe: Path, tmp_path: Path) -> None:
         train(wanted, tmp_path, tmp_path / "b")
     with pytest.raises(InputError, match="as short as 20"):
         train(msgspec.structs.replace(wanted, longest=20), corpus, tmp_path / "c")
+    assert not (tmp_path / "c" / "base").exists(), "refused before anything is trained"
     with pytest.raises(ConfigError, match="no such recipe"):
         load_recipe("nowhere")
     (tmp_path / "odd.toml").write_text(RECIPE.replace("batch", "bach"))

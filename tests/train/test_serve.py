@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from palio.agents.server import ModelServer
 from palio.broker.upstream import HttpUpstream
 from palio.cli.main import app
-from palio.train.checkpoint import save_checkpoint
+from palio.records import InputError
+from palio.train.checkpoint import load_checkpoint, save_checkpoint
 from palio.train.engine import Engine
 from palio.train.model import Qwen3
 from palio.train.tokenizer import ChatTokenizer
@@ -70,3 +71,8 @@ def test_the_train_command_shows_its_parts() -> None:
     shown = CliRunner().invoke(app, ["train", "--help"])
     assert shown.exit_code == 0
     assert {"run", "curve"} <= set(shown.stdout.split())
+
+
+def test_a_run_folder_named_for_its_checkpoint_says_which(folder: Path) -> None:
+    with pytest.raises(InputError, match=f"name {folder}"):
+        load_checkpoint(folder.parent)

@@ -89,6 +89,14 @@ def _replace(scratch: Path, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def _remedy(folder: Path) -> str:
+    """The folder of a run, named for one of its checkpoints, is a frequent slip."""
+    inside = [path.parent for path in sorted(folder.glob(f"*/{WEIGHTS}"))]
+    if inside:
+        return f"a run folder holds several: name {' or '.join(map(str, inside))}"
+    return "train one with palio train run"
+
+
 def load_checkpoint(folder: Path) -> Checkpoint:
     """Read a checkpoint folder.
 
@@ -115,7 +123,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         raise InputError(
             f"no readable checkpoint: {error}",
             where=str(folder),
-            remedy="train one with palio train",
+            remedy=_remedy(folder),
         ) from error
     return Checkpoint(model, ChatTokenizer.load(folder))
 

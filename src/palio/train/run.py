@@ -192,11 +192,12 @@ class _Run:
         else:
             tokenizer = self._tokenizer(sample)
             start = Checkpoint(self._fresh(tokenizer), tokenizer)
+        # before the base, so that a corpus of too long rows is refused at once
+        kept = self._examples(start.tokenizer.encode_chats(conversations), "trajectory")
         documents = self._documents(sample, start.tokenizer)
         if not self.is_done(BASE):
             mixture = Mixture([("documents", documents, 1.0)], recipe.base.batch, self._seed(BASE))
             self._stage(BASE, recipe.base, mixture, start, team, {"documents": len(documents)})
-        kept = self._examples(start.tokenizer.encode_chats(conversations), "trajectory")
         share = recipe.sft.documents
         mixture = Mixture(
             [("trajectories", kept, 1.0 - share), ("documents", documents, share)],

@@ -138,7 +138,7 @@ def _facts(pairs: Mapping[str, Any]) -> tuple[Fact, ...]:
 def _shown(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    return f"{value:,}" if isinstance(value, int) or value.is_integer() else f"{value:,.2f}"
+    return f"{int(value):,}" if value == int(value) else f"{value:,.2f}"
 
 
 def _race_facts(result: Mapping[str, Any], seconds: float) -> tuple[Fact, ...]:
