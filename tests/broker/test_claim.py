@@ -11,7 +11,7 @@ import pytest
 
 from palio.broker.claim import MAX_SENTENCES
 from palio.broker.session import Session
-from palio.records import Ending
+from palio.records import Ending, Trajectory, from_json, to_json
 from tests.broker.conftest import Replies, completion
 
 Open = Callable[..., Session]
@@ -155,7 +155,9 @@ def test_a_flood_of_lies_is_counted(open_session: Open) -> None:
 def test_a_shapeless_claim_is_read_as_far_as_it_goes(open_session: Open, claim: Any) -> None:
     session = open_session()
     session.dispatch("find_product", {"q": "mug"})
-    session.close(claim=claim)
+    run = session.close(claim=claim)
+    assert [event.tool for event in run.dispatches] == ["find_product"]
+    assert from_json(to_json(run), Trajectory) == run
 
 
 @pytest.mark.shared

@@ -67,6 +67,9 @@ def test_null_and_empty_stay_apart() -> None:
 
 @given(st.text())
 def test_any_text_can_be_read(text: str) -> None:
+    if "<" not in text:
+        plain = read_emission(said(text))
+        assert (plain.content, plain.calls) == (text, ())
     read_emission(said(text))
     read_emission(said("<tool_call>" + text))
     read_emission(said("<think>" + text + "<tool_call>" + text + "</tool_call>"))

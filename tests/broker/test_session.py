@@ -323,7 +323,9 @@ def test_dirty_text_becomes_clean(open_session: Open) -> None:
     session = open_session(Replies(completion("nul \x00 and \ud800")))
     ask(session, [{"role": "user", "content": "\ud800\x00"}])
     session.dispatch("find_product", '{"q":"\ud800\x00"}', "\x00")
-    to_json(session.close())
+    written = to_json(session.close())
+    assert b"\\u0000" not in written
+    assert from_json(written, Record).inferences[0].completion is not None
 
 
 @pytest.mark.parametrize(
