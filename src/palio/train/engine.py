@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -33,14 +33,27 @@ _PATIENCE = 6
 """Steps that a prompt waits for others to be read in with; reading alone costs a step of all."""
 
 
-class _Job:
-    """A completion on its way."""
+class Sampled(NamedTuple):
+    """Tokens of one completion, its end token included, and the log-probability of each.
 
-    def __init__(self, wish: Wish, ids: list[int]) -> None:
+    Attributes:
+        logprobs: in nats, of the distribution that was sampled from: logits divided by the
+            temperature (by 1 where it is 0), before `top_p`.
+    """
+
+    ids: list[int]
+    logprobs: list[float]
+
+
+class _Job:
+    """A completion on its way; `logprobs` is None where nobody wants them."""
+
+    def __init__(self, wish: Wish, ids: list[int], *, scored: bool = False) -> None:
         self.wish = wish
         self.ids = ids
         self.rng = random.Random(wish.seed)
         self.written: list[int] = []
+        self.logprobs: list[float] | None = [] if scored else None
         self.waited = 0
         self.done: Future[list[int]] = Future()
 
@@ -126,17 +139,7 @@ class Engine:
         wish = read_request(body, self.max_tokens)
         with self._lock:
             ids = self._transcript.prompt(wish.messages)
-        room = self._decoder.model.config.max_positions - len(ids)
-        if room < 1:
-            raise RejectedError(
-                f"the prompt has {len(ids)} tokens, more than the model's context",
-                remedy="end the conversation earlier",
-            )
-        job = _Job(wish._replace(max_tokens=min(wish.max_tokens, room)), ids)
-        if self._closed:
-            raise _broken("the engine is closed")
-        self._inbox.put(job)
-        written = job.done.result()
+        written = self._finished(wish, ids, scored=False).written
         with self._lock:
             self._count += 1
             number = self._count
@@ -146,6 +149,34 @@ class Engine:
         finish = ("tool_calls" if message.tool_calls else "stop") if ended else "length"
         model = str(body.get("model") or self.name)
         return response(model, number, message, finish, len(ids), len(written))
+
+    def sample(
+        self, ids: Sequence[int], *, max_tokens: int, temperature: float, top_p: float, seed: int
+    ) -> Sampled:
+        """Tokens in, tokens out; thread-safe.
+
+        Raises:
+            RejectedError: the prompt is longer than the model's context.
+            UpstreamError: the engine is closed or broke.
+        """
+        job = self._finished(Wish((), max_tokens, temperature, top_p, seed), list(ids), scored=True)
+        return Sampled(job.written, job.logprobs or [])
+
+    def _finished(self, wish: Wish, ids: list[int], *, scored: bool) -> _Job:
+        """The job of a prompt, when it is done."""
+        room = self._decoder.model.config.max_positions - len(ids)
+        if room < 1:
+            raise RejectedError(
+                f"the prompt has {len(ids)} tokens, more than the model's context",
+                remedy="end the conversation earlier",
+            )
+        wish = wish._replace(max_tokens=min(wish.max_tokens, room))
+        job = _Job(wish, ids, scored=scored)
+        if self._closed:
+            raise _broken("the engine is closed")
+        self._inbox.put(job)
+        job.done.result()
+        return job
 
     def close(self) -> None:
         """Stop the worker; waiting requests fail."""
@@ -247,6 +278,9 @@ class Engine:
             hot = job.wish.temperature > 0
             token = _sample(logits[place], job.wish, job.rng) if hot else likeliest[place]
             job.written.append(token)
+            if job.logprobs is not None:
+                chances = torch.log_softmax(logits[place] / (job.wish.temperature or 1.0), -1)
+                job.logprobs.append(float(chances[token]))
             if token == self._tokenizer.end or len(job.written) >= job.wish.max_tokens:
                 slot.job = None
                 slot.used = self._tick
