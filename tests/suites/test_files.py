@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from palio.records import InputError, IntegrityError, PriceRange, Problem, Reward, Suite
+from palio.records import (
+    SCHEMA_VERSION,
+    InputError,
+    IntegrityError,
+    PriceRange,
+    Problem,
+    Reward,
+    Suite,
+)
 from palio.suites import read_suite, write_suite
 from tests.suites.making import VOUCHER, made_problem, problem_sets
 
@@ -38,7 +46,7 @@ def test_the_file_is_one_document_with_schema_and_digest(tmp_path: Path) -> None
     path = tmp_path / "deep" / "suite.json"
     write_suite(GOOD, path)
     document = json.loads(path.read_text())
-    assert document["schema_version"] == "1.0"
+    assert document["schema_version"] == SCHEMA_VERSION
     assert document["digest"] == GOOD.content_digest()
     assert len(path.read_text().splitlines()) == len(GOOD.problems) + 2
     assert [entry.name for entry in path.parent.iterdir()] == ["suite.json"]

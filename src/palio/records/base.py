@@ -11,8 +11,11 @@ import msgspec
 
 from palio.records.faults import InputError
 
-SCHEMA_VERSION = "1.0"
-"""Version of the record shapes in this package; it stands in every artefact that palio writes."""
+SCHEMA_VERSION = "1.1"
+"""Version of the record shapes in this package; it stands in every artefact that palio writes.
+
+1.1: reasoning verdicts hold opinions, flags and the reason why they are unjudged.
+"""
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -59,11 +59,65 @@ class GateAnswer(Record, frozen=True):
     quote: str = ""
 
 
+class Overruling(Record, frozen=True):
+    """A gate that a judge called passed and that the record refutes.
+
+    Attributes:
+        gate: 1 to 4.
+        reason: short name of the refutation, e.g. "span_absent".
+        why: one sentence.
+    """
+
+    gate: int
+    reason: str
+    why: str
+
+
+class Opinion(Record, frozen=True):
+    """What one judge of a panel found, with everything that identifies it.
+
+    Attributes:
+        judge: name, version and digest of everything below that decides.
+        model: the model that answered; "" for a judge that asks none.
+        prompt: digest of the prompt file and answer schema, "" for a judge that asks no model.
+        decoding: sampling parameters and token budgets of the request.
+        stated: the value that the model gave, before the record was asked; None if it gave none.
+        gates: its answers, after the record was asked.
+        overruled: gates that the record refutes.
+        reason: why it is unjudged, e.g. "truncated_reply"; "" when judged.
+        notes: what else should be known, one sentence each.
+        prompt_tokens: of the accepted reply, None when the server did not say.
+        completion_tokens: likewise.
+        cost: US dollars of the accepted reply; None when the price or the tokens are unknown.
+    """
+
+    judge: JudgeId
+    status: Literal["judged", "unjudged"]
+    model: str = ""
+    prompt: str = ""
+    decoding: dict[str, Any] = {}
+    quality: float | None = None
+    stated: float | None = None
+    gates: tuple[GateAnswer, ...] = ()
+    overruled: tuple[Overruling, ...] = ()
+    explanation: str = ""
+    reason: str = ""
+    fault: Fault | None = None
+    notes: tuple[str, ...] = ()
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost: float | None = None
+
+
 class ReasoningVerdict(Record, frozen=True, tag="reasoning"):
     """Reasoning quality in [0, 1], one of `QUALITY_BINS`; None when unjudged (never 0).
 
     Attributes:
         coefficient: 1 if quality >= 0.8 else 0.3 + quality * 0.7 / 0.8.
+        reason: why it is unjudged, e.g. "no_quorum"; "" when judged.
+        opinions: of a model or a panel, what each judge found; the verdict is their consensus.
+        flags: what a person should look at: "disagreement" (opinions more than one bin apart),
+            "overruled" (the record refuted a gate of some opinion).
     """
 
     trajectory_id: str
@@ -75,6 +129,9 @@ class ReasoningVerdict(Record, frozen=True, tag="reasoning"):
     gates: tuple[GateAnswer, ...] = ()
     explanation: str = ""
     fault: Fault | None = None
+    reason: str = ""
+    opinions: tuple[Opinion, ...] = ()
+    flags: tuple[str, ...] = ()
     schema_version: str = msgspec.field(default_factory=current_schema)
 
 
