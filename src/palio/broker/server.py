@@ -3,48 +3,69 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import secrets
+import socket
 import threading
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from aiohttp import web
 
 from palio import __version__
-from palio.broker.routes import (
-    CALL_ID_HEADER,
-    INFERENCE_PATHS,
-    Reply,
-    error_reply,
-    failure_reply,
-    read_reply,
-    tool_reply,
-)
-from palio.broker.session import RunOver, Session, Ticket
-from palio.broker.upstream import HttpUpstream, ask
-from palio.broker.wire import load_json
-from palio.records import InputError, PalioError
+from palio.broker.door import SERVER_OPTIONS, Door, request_factory
+from palio.broker.routes import error_reply
+from palio.broker.service import Line, Service, response, shielded
+from palio.broker.session import Session
 
-LOG = logging.getLogger(__name__)
 CLIENTS = logging.getLogger(f"{__name__}.clients")
 """What aiohttp says of broken requests; agents send them, so by default nobody is told."""
 CLIENTS.addHandler(logging.NullHandler())
-MAX_BODY = 8 * 1024 * 1024
-"""Bytes of one request; a 1 M token conversation is about 4 MB."""
 START_S = 30.0
 RELAY_THREADS = 64
 """In-process model calls in flight; HTTP upstreams need no thread."""
+
+
+class Served:
+    """A run that is served on a socket of its own; `close` ends that."""
+
+    def __init__(self, doors: set[Door]) -> None:
+        self._doors = doors
+        self._opened = threading.Event()
+        self._door: Door | None = None
+
+    def open(self, door: Door) -> None:
+        """The broker's loop has opened the door."""
+        self._door = door
+        self._doors.add(door)
+        self._opened.set()
+
+    def close(self) -> None:
+        """Stop serving; when this returns no request of the run is carried out any more."""
+        self._opened.wait(START_S)
+        if self._door is not None:
+            self._door.close()
+            self._doors.discard(self._door)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 class BrokerServer:
     """An HTTP server on loopback in a thread of its own, for many concurrent runs.
 
     Routes, below ``/run/SECRET``: GET and POST search/TOOL; POST inference/chat/completions and
-    v1/chat/completions; GET tools, status and v1/models. Above it: GET /health.
+    v1/chat/completions; GET tools, status and v1/models. Above it: GET /health. A run that has a
+    listening socket of its own (`serve`) has the same routes at the root of that socket.
 
     Tool calls are executed on the event loop (0.1 to 1 ms each), model calls never are, so a slow
     model does not hold up tools.
@@ -53,9 +74,10 @@ class BrokerServer:
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self._host = host
         self._port = port
-        self._sessions: dict[str, Session] = {}
-        self._counts = {"tool_calls": 0, "inferences": 0, "errors": 0}
+        self._lines: dict[str, Line] = {}
+        self._doors: set[Door] = set()
         self._pool = ThreadPoolExecutor(RELAY_THREADS, thread_name_prefix="palio-relay")
+        self._service = Service(self._pool)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -114,12 +136,35 @@ class BrokerServer:
         """The base URL under which the agent of `session` talks; only it may learn this URL."""
         self.start()
         secret = secrets.token_urlsafe(24)
-        self._sessions[secret] = session
+        self._lines[secret] = Line(session)
         return f"{self.url}/run/{secret}"
 
     def unregister(self, base_url: str) -> None:
         """Forget a run; later requests on its path get 404."""
-        self._sessions.pop(base_url.rsplit("/", 1)[-1], None)
+        self._lines.pop(base_url.rsplit("/", 1)[-1], None)
+
+    def serve(self, session: Session, listening: socket.socket) -> Served:
+        """Adopt a listening socket: every request that comes in on it belongs to `session`.
+
+        The socket may live in another network namespace: the guest binds it there and hands it
+        over (SCM_RIGHTS). The routes are those of a run, at the root path. The broker owns the
+        socket from here on; closing the handle closes it and every connection on it.
+
+        Raises:
+            OSError: the broker does not run, or the socket does not listen.
+        """
+        self.start()
+        if not listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            raise OSError("the socket does not listen")
+        loop = self._loop
+        if loop is None or not self.alive:
+            raise OSError("the broker does not serve any more")
+        served = Served(self._doors)
+        line = Line(session)
+        loop.call_soon_threadsafe(
+            lambda: served.open(Door(listening, line, self._service, loop, CLIENTS))
+        )
+        return served
 
     def _serve(self) -> None:
         try:
@@ -131,123 +176,35 @@ class BrokerServer:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[_typed_errors])
-        app.router.add_get("/health", self._health)
-        app.router.add_route("*", "/run/{secret}/{path:.*}", self._handle)
-        runner = web.AppRunner(
-            app, access_log=None, logger=CLIENTS, handle_signals=False, shutdown_timeout=1.0
+        server = web.Server(
+            self._handle,
+            request_factory=request_factory(self._loop),
+            logger=CLIENTS,
+            **SERVER_OPTIONS,
         )
-        await runner.setup()
-        site = web.TCPSite(runner, self._host, self._port, backlog=1024)
+        listening = await self._loop.create_server(server, self._host, self._port, backlog=1024)
         try:
-            await site.start()
-            self._port = int(runner.addresses[0][1])
+            self._port = int(listening.sockets[0].getsockname()[1])
             self._ready.set()
             await self._stopping.wait()
         finally:
-            await runner.cleanup()
+            listening.close()
+            await asyncio.gather(*(door.end() for door in list(self._doors)))
+            await server.shutdown(1.0)
 
-    async def _health(self, _: web.Request) -> web.Response:
+    async def _health(self) -> web.Response:
         """Liveness and what was really done: green alone says nothing."""
-        status = {"status": "ok", "version": __version__, "runs": len(self._sessions)}
-        return web.json_response({**status, **self._counts})
+        runs = len(self._lines) + len(self._doors)
+        status = {"status": "ok", "version": __version__, "runs": runs}
+        return web.json_response({**status, **self._service.counts})
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
-        session = self._sessions.get(request.match_info["secret"])
-        if session is None:
-            return _response(error_reply(404, "no such run", "no_run"))
-        path = request.match_info["path"].strip("/")
-        try:
-            if path in INFERENCE_PATHS and request.method == "POST":
-                return await self._infer(session, request)
-            if path == "search" or path.startswith("search/"):
-                return await self._call(session, path[7:], request)
-        except (PalioError, RunOver) as error:
-            self._counts["errors"] += 1
-            return _response(failure_reply(error))
-        if request.method != "GET":
-            return _response(error_reply(404, "no such path", "not_found"))
-        return _response(read_reply(session, path))
-
-    async def _call(self, session: Session, tool: str, request: web.Request) -> web.Response:
-        self._counts["tool_calls"] += 1
-        if request.method == "GET":
-            arguments: Any = dict(request.query)
-        else:
-            text = (await request.read()).decode("utf-8", "replace")
-            try:
-                arguments = load_json(text)
-            except InputError:
-                arguments = text  # the tool tells the agent what is wrong with it
-            if isinstance(arguments, dict):
-                arguments = text
-        call_id = request.headers.get(CALL_ID_HEADER, "")
-        return _response(tool_reply(session, tool, arguments, call_id))
-
-    async def _infer(self, session: Session, request: web.Request) -> web.StreamResponse:
-        self._counts["inferences"] += 1
-        body = load_json(await request.read())
-        ticket = session.begin_inference(body)
-        answer = session.finish_inference(ticket, await self._relay(session, ticket))
-        if not body.get("stream"):
-            return web.json_response(answer)
-        return await _stream(request, answer)
-
-    async def _relay(self, session: Session, ticket: Ticket) -> Any:
-        upstream = session.upstream
-        if isinstance(upstream, HttpUpstream):
-            try:
-                return await upstream.acomplete(ticket.body)
-            except PalioError as error:
-                return error
-        return await asyncio.get_running_loop().run_in_executor(
-            self._pool, ask, upstream, ticket.body
-        )
-
-
-@web.middleware
-async def _typed_errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Refusals of aiohttp itself (too large, bad path) in the same form as ours."""
-    try:
-        return await handler(request)
-    except web.HTTPException as error:
-        return _response(error_reply(error.status, error.reason, "http"))
-    except (ConnectionError, web.RequestPayloadError) as error:
-        return _response(error_reply(400, f"the request is broken: {error}", "http"))
-    except Exception as error:
-        LOG.exception("the broker failed on %s %s", request.method, request.rel_url.raw_path[-40:])
-        return _response(error_reply(500, f"the broker failed: {type(error).__name__}", "broker"))
-
-
-def _response(reply: Reply) -> web.Response:
-    return web.Response(
-        status=reply.status,
-        body=reply.body,
-        headers=reply.headers,
-        content_type="application/json",
-    )
-
-
-async def _stream(request: web.Request, answer: dict[str, Any]) -> web.StreamResponse:
-    """A whole completion as server-sent events: the record needs whole answers anyway."""
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    choice = answer["choices"][0]
-    delta = dict(choice["message"])
-    calls = [{**call, "index": at} for at, call in enumerate(delta.get("tool_calls") or ())]
-    if calls:
-        delta["tool_calls"] = calls
-    chunk = {**answer, "object": "chat.completion.chunk"}
-    usage = chunk.pop("usage", None)
-    last = {**chunk, "choices": [{"index": 0, "delta": {}}]}
-    last["choices"][0]["finish_reason"] = choice.get("finish_reason") or "stop"
-    chunk["choices"] = [{"index": 0, "delta": delta, "finish_reason": None}]
-    if usage is not None:
-        last["usage"] = usage
-    for event in (chunk, last):
-        await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
-    await response.write(b"data: [DONE]\n\n")
-    await response.write_eof()
-    return response
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path == "/health" and request.method == "GET":
+            return await self._health()
+        _, root, secret, path = [*request.path.split("/", 3), "", "", ""][:4]
+        if root != "run":
+            return response(error_reply(404, "no such path", "not_found"))
+        line = self._lines.get(secret)
+        if line is None:
+            return response(error_reply(404, "no such run", "no_run"))
+        return await shielded(self._service, line, path, request)

@@ -159,6 +159,11 @@ class Session:
         """Seconds until the deadline, never below 0."""
         return max(0.0, self.limits.seconds - (self._clock() - self._started))
 
+    @property
+    def flooding(self) -> bool:
+        """Whether so many calls were refused that more of them are not even recorded."""
+        return self._refusals > RECORDED_REFUSALS
+
     def status(self) -> dict[str, Any]:
         """What the agent may know of its run: budget left, seconds left, the world's rules."""
         with self._lock:
