@@ -25,7 +25,6 @@ import zstandard
 
 from palio.corpus.build import build
 from palio.corpus.config import POOLS, CorpusConfig
-from palio.corpus.judged import Judged, Verdicts
 from palio.corpus.rows import SCHEMA, read_rows
 from palio.records import (
     AgentRef,
@@ -44,6 +43,7 @@ from palio.records import (
     Trajectory,
     to_json,
 )
+from palio.rollout.verdicts import Judged, Verdicts
 from palio.suites import assign_pools, leak_clusters
 from palio.suites.keys import keys_of
 from palio.world.tools import tool_schemas

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from palio.corpus.build import build
 from palio.corpus.config import POOLS, CorpusConfig
 from palio.corpus.funnel import Funnel
-from palio.corpus.judged import Judged
 from palio.corpus.spool import REJECTS
 from palio.records import Problem
+from palio.rollout.verdicts import Judged
 from tests.corpus.making import good_turns, made_row
 
 CONFIG = CorpusConfig(

@@ -20,9 +20,9 @@ from palio.corpus.card import About, Stats, measure, read_about, read_stats, ren
 from palio.corpus.card.charts import charts
 from palio.corpus.card.spread import BINS, effective, entropy, spread
 from palio.corpus.config import POOLS
-from palio.corpus.judged import Judged
 from palio.corpus.rows import read_rows
 from palio.records import ConfigError, InputError, Problem, to_json
+from palio.rollout.verdicts import Judged
 from tests.card.growing import CONFIG, built
 from tests.corpus.making import good_turns, made_problems, made_row
 

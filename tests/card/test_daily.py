@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from palio.corpus.build import read_pools
 from palio.corpus.daily import Day
-from palio.corpus.judged import Judged
 from palio.corpus.standing import standing
 from palio.records import (
     InputError,
@@ -23,6 +22,7 @@ from palio.records import (
     Trajectory,
     from_json,
 )
+from palio.rollout.verdicts import Judged
 from tests.card.growing import CONFIG, built, made_rows, published, rejects, renamed
 from tests.corpus.making import good_turns, made_problems, made_row
 from tests.suites.making import problem_sets

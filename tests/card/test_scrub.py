@@ -13,9 +13,9 @@ import pytest
 
 from palio.corpus.build import build
 from palio.corpus.config import CorpusConfig
-from palio.corpus.judged import Judged
 from palio.corpus.scrub import PLACEHOLDER, Scrubber, placeholders
 from palio.records import MissingDependencyError, Provenance, from_json, to_json
+from palio.rollout.verdicts import Judged
 from tests.corpus.making import good_turns, made_problems, made_row
 from tests.suites.making import made_problem
 

@@ -10,10 +10,10 @@ import pytest
 from palio.corpus.build import build
 from palio.corpus.config import CorpusConfig
 from palio.corpus.gates import agreed
-from palio.corpus.judged import Judged
 from palio.corpus.opinions import outcomes_by_trajectory, with_opinions
 from palio.judging.store import append_verdicts
 from palio.records import InputError, JudgeId, OutcomeVerdict, Profile
+from palio.rollout.verdicts import Judged
 from tests.corpus.making import made_row
 from tests.suites.making import made_problem
 

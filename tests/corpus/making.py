@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from palio.corpus.judged import Judged, Verdicts
 from palio.records import (
     AgentRef,
     DispatchEvent,
@@ -23,6 +22,7 @@ from palio.records import (
     ToolCall,
     Trajectory,
 )
+from palio.rollout.verdicts import Judged, Verdicts
 from tests.suites.making import made_problem
 
 JUDGE = JudgeId(name="made", version="1")

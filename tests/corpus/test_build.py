@@ -17,11 +17,11 @@ from palio.corpus.build import build, read_pools
 from palio.corpus.check import check_corpus
 from palio.corpus.config import POOLS, CorpusConfig
 from palio.corpus.funnel import Funnel, FunnelStep, read_funnel
-from palio.corpus.judged import Judged
 from palio.corpus.lineage import read_lineage
 from palio.corpus.rows import read_rows
 from palio.corpus.spool import REJECTS
 from palio.records import IntegrityError, Problem, Provenance, bytes_digest, from_json
+from palio.rollout.verdicts import Judged
 from palio.suites import check_disjoint
 from tests.corpus.making import made_problems, made_row
 from tests.suites.making import made_problem, problem_sets

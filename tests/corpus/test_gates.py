@@ -9,12 +9,13 @@ import msgspec
 import pytest
 
 from palio.corpus.config import CorpusConfig
-from palio.corpus.conversation import mentions, orphan_calls, product_ids
+from palio.corpus.conversation import mentions, orphan_calls
 from palio.corpus.gates import row_steps
-from palio.corpus.judged import Judged
 from palio.corpus.readers.dialogue import NO_RECORD
 from palio.corpus.readers.recording import UNLOGGED
+from palio.judging.answers import product_ids
 from palio.records import Ending, Fault, FaultCode, Message
+from palio.rollout.verdicts import Judged
 from tests.corpus.making import Turn, conversation, good_turns, made_row
 from tests.suites.making import made_problem
 

@@ -14,7 +14,6 @@ from palio.broker.conversation import build_messages
 from palio.corpus.build import build
 from palio.corpus.config import CorpusConfig
 from palio.corpus.conversation import orphan_calls, orphan_results
-from palio.corpus.judged import Panel, judge_all
 from palio.corpus.readers.chat import read_chat
 from palio.corpus.readers.losses import UnreadableError
 from palio.corpus.readers.record import events_of
@@ -22,6 +21,7 @@ from palio.corpus.reading import TraceReader
 from palio.corpus.rows import row_of
 from palio.judging import richness_verdict
 from palio.records import to_json
+from palio.rollout.verdicts import Panel, judge_all
 from tests.corpus.making import PROBLEMS, good_turns, made_trajectory
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from palio.agents.registry import ORACLE, find_agent
 from palio.agents.scripted import ScriptedUpstream
-from palio.judging import default_encoder
 from palio.records import Ending, Problem
 from palio.rollout import Job, read_trajectories, run_suite
 from palio.rollout.journal import FILE
-from palio.rollout.verdicts import judge_runs
+from palio.rollout.verdicts import Judged, Panel, judge_all
 from palio.sandbox.inline import InlineDriver
 from palio.sandbox.process import SubprocessDriver
 from palio.world.catalogue import read_catalogue
@@ -43,8 +43,9 @@ def test_the_oracle_succeeds_on_900_of_900(world: World, shared_data: Path, tmp_
     run_suite(jobs, tmp_path, driver=InlineDriver(), concurrency=1)
     runs = list(read_trajectories(tmp_path / FILE))
     assert all(run.ending is Ending.terminated and not run.eligible for run in runs)
-    judged = judge_runs(runs, problems, [world.catalogue], default_encoder(), ("upstream",))
-    assert sum(run.outcomes["upstream"].success for run in judged) == 900
+    catalogues = {world.catalogue.catalogue_id: world.catalogue.products}
+    panel = Panel(problems, catalogues, ("upstream",), unknown="refuse")
+    assert sum(run.success("upstream") for run in judge_all(runs, panel)) == 900
 
 
 def test_an_agentic_agent_on_suite_v3(world: World, shared_data: Path, tmp_path: Path) -> None:
@@ -56,18 +57,22 @@ def test_an_agentic_agent_on_suite_v3(world: World, shared_data: Path, tmp_path:
         report = run_suite(jobs, tmp_path, driver=driver, upstream=ScriptedUpstream())
     assert report.unscored == 0
     runs = list(read_trajectories(tmp_path / FILE))
-    judged = list(judge_runs(runs, suite.problems, [world.catalogue], default_encoder()))
-    assert all(v.status == "scored" for run in judged for v in run.outcomes.values())
-
-    def mean(agent: str, what: str) -> float:
-        values = [getattr(run, what) for run in judged if run.trajectory.agent.name == agent]
-        return sum(
-            v.quality or 0 if what == "reasoning" else v.richness or 0 for v in values
-        ) / len(values)
-
-    assert mean("careful", "richness") == 1.0
-    assert mean("narrator", "richness") == 0.0
-    assert mean("careful", "reasoning") > mean("hasty", "reasoning")
+    catalogues = {world.catalogue.catalogue_id: world.catalogue.products}
+    judged = list(judge_all(runs, Panel(suite.problems, catalogues, unknown="refuse")))
+    assert all(v.status == "scored" for run in judged for v in run.verdicts.outcomes)
+    assert _mean_richness(judged, "careful") == 1.0
+    assert _mean_richness(judged, "narrator") == 0.0
+    assert _mean_quality(judged, "careful") > _mean_quality(judged, "hasty")
     careful = [run for run in judged if run.trajectory.agent.name == "careful"]
-    assert sum(run.outcomes["oro"].success for run in careful) >= len(careful) / 3
+    assert sum(run.success("oro") for run in careful) >= len(careful) / 3
     assert not any(run.trajectory.differences for run in judged)
+
+
+def _mean_richness(judged: list[Judged], agent: str) -> float:
+    found = [run.verdicts.richness for run in judged if run.trajectory.agent.name == agent]
+    return fmean(v.richness or 0 for v in found if v is not None)
+
+
+def _mean_quality(judged: list[Judged], agent: str) -> float:
+    found = [run.verdicts.reasoning for run in judged if run.trajectory.agent.name == agent]
+    return fmean(v.quality or 0 for v in found if v is not None)

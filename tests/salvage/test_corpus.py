@@ -19,7 +19,6 @@ from palio.corpus.candidate import Candidate
 from palio.corpus.config import POOLS, CorpusConfig
 from palio.corpus.funnel import Funnel
 from palio.corpus.gates import without_oracle
-from palio.corpus.judged import Judged, Panel, judge_all
 from palio.corpus.lineage import read_lineage
 from palio.corpus.ranking import Signals
 from palio.corpus.rows import read_rows
@@ -28,6 +27,7 @@ from palio.corpus.salvage.oracle import oracle_words
 from palio.corpus.salvage.rewrite import SalvageConfig, salvage_one
 from palio.corpus.salvage.share import within_share
 from palio.records import Suite, Trajectory, to_json
+from palio.rollout.verdicts import Judged, Panel, judge_all
 from palio.suites import write_suite
 from palio.world.catalogue import write_catalogue
 from tests.salvage.making import replayer, runs, table_runs, world_and_problems

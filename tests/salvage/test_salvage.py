@@ -14,7 +14,7 @@ from palio.agents.harness import harness_settings
 from palio.broker.conversation import build_messages
 from palio.corpus.gates import Drop
 from palio.corpus.replay import Worlds
-from palio.corpus.salvage import is_salvaged, salvaged_from
+from palio.corpus.salvage import salvaged_from
 from palio.corpus.salvage.moment import Moment
 from palio.corpus.salvage.narrator import Narrator
 from palio.corpus.salvage.rewrite import SalvageConfig, salvage_one
@@ -94,8 +94,8 @@ def test_one_call_a_turn_and_the_answer_at_the_end() -> None:
 def test_the_mark_travels() -> None:
     source = runs("narrator")[0]
     made = salvaged(source)
-    assert is_salvaged(made)
-    assert not is_salvaged(source)
+    assert made.salvaged
+    assert not source.salvaged
     assert salvaged_from(made.source) == source.trajectory_id
     assert made.agent.name == "narrator+salvage"
     assert not made.eligible

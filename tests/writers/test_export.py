@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from palio.cli.corpus import app
 from palio.corpus.build import build
 from palio.corpus.config import POOLS, CorpusConfig
-from palio.corpus.judged import Judged
 from palio.corpus.lineage import read_lineage
 from palio.corpus.readers.importing import TraceImport
 from palio.corpus.rows import read_rows
 from palio.corpus.writers.export import ExportConfig, export
 from palio.records import ConfigError, Provenance, from_json, to_json
+from palio.rollout.verdicts import Judged
 from tests.corpus.making import made_problems, made_row, made_trajectory
 
 PROBLEMS = made_problems(30)

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from palio.corpus.config import CorpusConfig
-    from palio.corpus.judged import Judged, Panel
     from palio.corpus.reading import TraceReader
     from palio.records import OutcomeVerdict, Problem, Trajectory
+    from palio.rollout.verdicts import Judged, Panel
 
 
 class Judging(NamedTuple):
@@ -32,8 +32,8 @@ class Judging(NamedTuple):
 
     def judged(self, trajectories: Iterable[Trajectory], workers: int) -> Iterator[Judged]:
         """The stream with our verdicts and those of the validators."""
-        from palio.corpus.judged import judge_all
         from palio.corpus.opinions import with_opinions
+        from palio.rollout.verdicts import judge_all
 
         judged = judge_all(trajectories, self.panel, workers=workers)
         return with_opinions(judged, self.opinions)
@@ -53,10 +53,10 @@ def judging(
         InputError: a file is missing or wrong.
         ConfigError: no encoder has that name.
     """
-    from palio.corpus.judged import Panel
     from palio.corpus.opinions import outcomes_by_trajectory
     from palio.corpus.reading import TraceReader
     from palio.judging.encoders import encoder_named
+    from palio.rollout.verdicts import Panel
     from palio.world.artefacts import file_digest
     from palio.world.catalogue import read_catalogues
 

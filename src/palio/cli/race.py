@@ -200,19 +200,20 @@ def _judge_and_show(
     out: Path, suite: Suite, worlds: dict[str, World], profile: Profile, *, as_json: bool
 ) -> None:
     from palio.arena.standings import standing_entry, standings
-    from palio.judging import default_encoder
     from palio.records import to_json
     from palio.rollout import final_attempts, read_trajectories
     from palio.rollout.journal import FILE
-    from palio.rollout.verdicts import judge_runs, keep_verdicts
+    from palio.rollout.verdicts import Panel, judge_all, keep_verdicts
     from palio.world.artefacts import write_lines
 
     runs = final_attempts(read_trajectories(out / FILE))
-    catalogues = [world.catalogue for world in worlds.values()]
-    judged = list(judge_runs(runs, suite.problems, catalogues, default_encoder()))
+    catalogues = {w.catalogue.catalogue_id: w.catalogue.products for w in worlds.values()}
+    panel = Panel(suite.problems, catalogues, unknown="refuse")
+    judged = list(judge_all(runs, panel))
     keep_verdicts(out, judged)
     made = standings(
-        standing_entry(run.trajectory, run.outcomes[profile], run.reasoning) for run in judged
+        standing_entry(run.trajectory, run.outcome(profile), run.verdicts.reasoning)
+        for run in judged
     )
     write_lines(out / "standings.json", [to_json(made) + b"\n"])
     _show(made, as_json=as_json)

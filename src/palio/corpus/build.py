@@ -24,7 +24,6 @@ from palio.corpus.config import POOLS, CorpusConfig, checked
 from palio.corpus.earlier import READ, Earlier
 from palio.corpus.funnel import FUNNEL, AgentCount, Funnel, Tally
 from palio.corpus.gates import Drop, TokenCount, row_steps
-from palio.corpus.judged import Judged
 from palio.corpus.lineage import PROVENANCE, lineage_of
 from palio.corpus.neighbours import distinct
 from palio.corpus.rows import RowWriter, row_of
@@ -43,6 +42,7 @@ from palio.records import (
     from_json,
     to_json,
 )
+from palio.rollout.verdicts import Judged
 from palio.suites.clusters import by_id
 from palio.suites.embedding import VectorStore
 from palio.world.artefacts import MANIFEST, file_digest, write_lines, write_manifest

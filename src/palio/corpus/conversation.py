@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from palio.judging.answers import ungrounded
+from palio.judging.answers import product_ids, recommended, ungrounded
 from palio.records import Message, Record, ToolCall, Trajectory
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -56,19 +56,6 @@ def calls_of(messages: Sequence[Message]) -> tuple[Call, ...]:
         for message in messages
         for call in message.tool_calls
     )
-
-
-def product_ids(value: Any) -> tuple[str, ...]:
-    """Ids out of a comma string, a number or a list of them; stripped, empties and repeats out."""
-    if isinstance(value, str):
-        parts: Sequence[Any] = value.split(",")
-    elif isinstance(value, list | tuple):
-        parts = value
-    else:
-        parts = () if value is None or isinstance(value, bool | Mapping) else (value,)
-    plain = (part for part in parts if isinstance(part, str | int | float))
-    names = (str(part).strip() for part in plain)
-    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def ids_in(arguments: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -159,11 +146,6 @@ def observations(trajectory: Trajectory) -> tuple[tuple[str, str, str], ...]:
             for call in message.tool_calls
         ]
     return tuple(found)
-
-
-def recommended(trajectory: Trajectory) -> tuple[str, ...]:
-    """The ids of the answer of record."""
-    return product_ids(trajectory.answer)
 
 
 def ungrounded_ids(trajectory: Trajectory) -> tuple[str, ...]:

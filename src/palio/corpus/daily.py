@@ -17,12 +17,12 @@ from palio.corpus.build import build, read_pools
 from palio.corpus.earlier import Earlier, Settled, read_rejects, settled_rows
 from palio.corpus.funnel import Funnel
 from palio.corpus.gates import TokenCount
-from palio.corpus.judged import Judged
 from palio.corpus.lineage import read_lineage
 from palio.corpus.screening import KNOWN
 from palio.corpus.standing import Standing
 from palio.corpus.takedown import NOTICES, read_notices, refusal
 from palio.records import InputError, Problem, Reject, Trajectory, from_json, to_json
+from palio.rollout.verdicts import Judged
 from palio.suites.clusters import by_id
 from palio.suites.embedding import VectorStore
 

@@ -17,12 +17,12 @@ import zstandard
 
 from palio.corpus.config import POOLS
 from palio.corpus.gates import Drop, Gate
-from palio.corpus.judged import Judged
 from palio.corpus.lineage import Lineage, read_lineage
 from palio.corpus.rows import CorpusRow, read_rows
 from palio.corpus.salvage.mark import salvaged_from
 from palio.corpus.spool import REJECTS, RejectRow
 from palio.records import InputError, IntegrityError, Record, Trajectory, from_json, to_json
+from palio.rollout.verdicts import Judged
 
 READ = "read"
 """The step that decodes a line."""

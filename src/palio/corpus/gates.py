@@ -19,16 +19,14 @@ from palio.corpus.conversation import (
     orphan_calls,
     orphan_results,
     parse_arguments,
-    product_ids,
-    recommended,
     ungrounded_ids,
 )
-from palio.corpus.judged import Judged
 from palio.corpus.readers.dialogue import NO_RECORD
 from palio.corpus.readers.recording import UNLOGGED
-from palio.corpus.salvage import is_salvaged
 from palio.corpus.salvage.oracle import oracle_words
+from palio.judging.answers import product_ids, recommended
 from palio.records import Blame, Ending, Message, Problem, Record, Tool, to_json
+from palio.rollout.verdicts import Judged
 
 
 class Drop(Record, frozen=True):
@@ -131,7 +129,7 @@ def within_budget(count: TokenCount | None) -> Gate:
 
 def let_in(judged: Judged, config: CorpusConfig) -> Drop | None:
     """Rows made of sub-task traces come in only where the configuration asks for them."""
-    if config.salvaged or not is_salvaged(judged.trajectory):
+    if config.salvaged or not judged.trajectory.salvaged:
         return None
     return Drop(reason="salvaged", detail="salvaged = false")
 
@@ -193,7 +191,7 @@ def good_reasoning(judged: Judged, config: CorpusConfig) -> Drop | None:
 
     Thinking that was written after the fact is no reasoning, so it is neither gated nor counted.
     """
-    if config.coefficient <= 0 or is_salvaged(judged.trajectory):
+    if config.coefficient <= 0 or judged.trajectory.salvaged:
         return None
     verdict = judged.verdicts.reasoning
     if verdict is None or verdict.coefficient is None:

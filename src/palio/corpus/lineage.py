@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from palio.corpus.candidate import Candidate
-from palio.corpus.judged import Judged, Verdicts
 from palio.corpus.ranking import Signals
 from palio.corpus.salvage import salvaged_from
 from palio.records import AgentRef, InputError, Record, from_json
+from palio.rollout.verdicts import Judged, Verdicts
 
 PROVENANCE = "provenance.jsonl"
 

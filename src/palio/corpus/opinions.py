@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from palio.corpus.judged import Judged
 from palio.judging.store import read_verdicts
 from palio.records import InputError, OutcomeVerdict, to_json
+from palio.rollout.verdicts import Judged
 
 
 def outcomes_by_trajectory(paths: Iterable[Path]) -> dict[str, tuple[OutcomeVerdict, ...]]:

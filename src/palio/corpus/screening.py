@@ -12,10 +12,10 @@ from palio.corpus.conversation import conversation_digest
 from palio.corpus.earlier import READ, Settled
 from palio.corpus.funnel import Tally
 from palio.corpus.gates import Drop, Gate
-from palio.corpus.judged import Judged
 from palio.corpus.ranking import signals
 from palio.corpus.spool import RejectWriter, Spool
 from palio.records import Problem, Trajectory, from_json, to_json
+from palio.rollout.verdicts import Judged
 from palio.suites.keys import normalise_text
 
 KNOWN = "known"

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from palio.corpus.judged import Judged
 from palio.records import MissingDependencyError, Problem, Trajectory
+from palio.rollout.verdicts import Judged
 
 PLACEHOLDER = re.compile(r"\[([A-Z][A-Z_]*)_(\d+)\]")
 """What a scrubbed value reads as, e.g. [EMAIL_2]: its kind, and its number within the row."""

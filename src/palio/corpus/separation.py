@@ -12,9 +12,9 @@ from typing import NamedTuple
 from palio.corpus.candidate import Candidate, Selected
 from palio.corpus.config import NEVER, POOLS, CorpusConfig
 from palio.corpus.gates import Drop, Gate
-from palio.corpus.judged import Judged
 from palio.corpus.screening import NEVER_TOUCH
 from palio.records import Problem
+from palio.rollout.verdicts import Judged
 from palio.suites.clusters import Clustering
 from palio.suites.embedding import VectorStore
 from palio.suites.guard import Guarded, Suspicion, guard

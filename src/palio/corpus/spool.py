@@ -13,8 +13,8 @@ import msgspec
 import zstandard
 
 from palio.corpus.gates import Drop
-from palio.corpus.judged import Judged
 from palio.records import Record, from_json, to_json
+from palio.rollout.verdicts import Judged
 
 REJECTS = "rejects.jsonl.zst"
 

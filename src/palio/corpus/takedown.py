@@ -15,12 +15,12 @@ from palio.corpus.build import build, read_pools
 from palio.corpus.earlier import Earlier, Settled, settled_rows
 from palio.corpus.funnel import Funnel
 from palio.corpus.gates import Drop, Gate
-from palio.corpus.judged import Judged
 from palio.corpus.origin import file_name, ran_by
 from palio.corpus.salvage.mark import salvaged_from
 from palio.corpus.screening import TAKEN_DOWN
 from palio.corpus.standing import Standing
 from palio.records import InputError, Problem, Record, from_json, to_json
+from palio.rollout.verdicts import Judged
 
 NOTICES = "takedowns.json"
 

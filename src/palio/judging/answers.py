@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from palio.records.trajectory import DispatchEvent, Trajectory
@@ -47,6 +47,24 @@ def canonical_answer(answer: Any) -> str | None:
         parts = [canonical_answer(one) for one in answer]
         return None if None in parts else ",".join([part for part in parts if part])
     return answer if isinstance(answer, str) else None
+
+
+def product_ids(value: Any) -> tuple[str, ...]:
+    """Ids out of a comma string, a number or a list of them; stripped, empties and repeats out."""
+    if isinstance(value, str):
+        parts: Sequence[Any] = value.split(",")
+    elif isinstance(value, list | tuple):
+        parts = value
+    else:
+        parts = () if value is None or isinstance(value, bool | Mapping) else (value,)
+    plain = (part for part in parts if isinstance(part, str | int | float))
+    names = (str(part).strip() for part in plain)
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def recommended(trajectory: Trajectory) -> tuple[str, ...]:
+    """The ids of the answer of record."""
+    return product_ids(trajectory.answer)
 
 
 def shown_results(trajectory: Trajectory) -> list[str]:

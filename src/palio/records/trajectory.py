@@ -11,6 +11,9 @@ from palio.records.base import CanonicalRecord, Record, current_schema, digest
 from palio.records.faults import Blame, blame_of
 from palio.records.message import Message, Tool
 
+SALVAGE_MARK = "salvage:"
+"""Start of the `source` of a salvaged trajectory; the id of what it was made of follows."""
+
 AgentKind = Literal[
     "agentic", "subtask", "shortcut", "broken", "oracle", "policy", "external", "unknown"
 ]
@@ -177,6 +180,13 @@ class Trajectory(CanonicalRecord, frozen=True):
     def dispatches(self) -> tuple[DispatchEvent, ...]:
         """The executed tool calls in order."""
         return tuple(event for event in self.events if isinstance(event, DispatchEvent))
+
+    @property
+    def salvaged(self) -> bool:
+        """Whether it was made of another trajectory; any rationalised thinking also says so."""
+        return self.source.startswith(SALVAGE_MARK) or any(
+            message.rationalised for message in self.messages
+        )
 
     @property
     def inferences(self) -> tuple[InferenceEvent, ...]:

@@ -10,10 +10,9 @@ from palio.agents.scripted import ScriptedUpstream
 from palio.agents.spec import AgentSpec
 from palio.broker.limits import Limits
 from palio.broker.upstream import HttpUpstream
-from palio.judging import default_encoder
 from palio.records import Problem, Trajectory
 from palio.rollout.problem import run_problem
-from palio.rollout.verdicts import Judged, judge_runs
+from palio.rollout.verdicts import Judged, Panel, judge_all
 from palio.sandbox.process import SubprocessDriver
 from palio.world.synthesis.config import compact_config
 from palio.world.synthesis.synthesise import synthesise
@@ -70,8 +69,9 @@ def try_agent(
     finally:
         if isinstance(upstream, HttpUpstream):
             upstream.close()
-    judged = judge_runs(runs, made.problems, [made.catalogue], default_encoder())
-    return [_row(each) for each in judged]
+    products = {made.catalogue.catalogue_id: made.catalogue.products}
+    panel = Panel(made.problems, products, unknown="refuse")
+    return [_row(each) for each in judge_all(runs, panel)]
 
 
 def _mixed(problems: Sequence[Problem], count: int) -> list[Problem]:
@@ -86,7 +86,7 @@ def _mixed(problems: Sequence[Problem], count: int) -> list[Problem]:
 
 
 def _row(judged: Judged) -> dict[str, Any]:
-    run = judged.trajectory
+    run, verdicts = judged.trajectory, judged.verdicts
     return {
         "problem_id": run.problem_id,
         "kind": run.kind,
@@ -94,9 +94,9 @@ def _row(judged: Judged) -> dict[str, Any]:
         "answer": run.answer,
         "ending": str(run.ending),
         "fault": run.fault.what if run.fault else "",
-        "success": {profile: verdict.success for profile, verdict in judged.outcomes.items()},
-        "quality": judged.reasoning.quality,
-        "richness": judged.richness.richness,
+        "success": {verdict.profile: verdict.success for verdict in verdicts.outcomes},
+        "quality": verdicts.reasoning.quality if verdicts.reasoning else None,
+        "richness": verdicts.richness.richness if verdicts.richness else None,
         "calls": len(run.dispatches),
         "inferences": len(run.inferences),
         "seconds": run.duration_s,

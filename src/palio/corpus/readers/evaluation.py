@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from palio.corpus.conversation import product_ids
 from palio.corpus.readers.assembly import external_agent, imported
 from palio.corpus.readers.calls import read_tools
 from palio.corpus.readers.conversation import Conversation
 from palio.corpus.readers.decoding import json_text
 from palio.corpus.readers.losses import Imported
+from palio.judging.answers import product_ids
 from palio.records import Ending
 
 _RUN = re.compile(r"(?P<problem>.+?)-rollout-(?P<attempt>\d{1,6})")

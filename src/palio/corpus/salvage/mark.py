@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from palio.records import Trajectory
+from palio.records.trajectory import SALVAGE_MARK
 
-SOURCE_MARK = "salvage:"
-"""Start of the `source` of a salvaged trajectory; the id of what it was made of follows."""
+SOURCE_MARK = SALVAGE_MARK
 AGENT_MARK = "+salvage"
 """What the agent's name of a salvaged trajectory ends with; pool files carry that name."""
 
@@ -13,10 +12,3 @@ AGENT_MARK = "+salvage"
 def salvaged_from(source: str) -> str:
     """The id of the trajectory that a row with this source was made of; "" when it was not."""
     return source.removeprefix(SOURCE_MARK) if source.startswith(SOURCE_MARK) else ""
-
-
-def is_salvaged(trajectory: Trajectory) -> bool:
-    """Whether a trajectory was made of another one; any rationalised thinking also says so."""
-    return trajectory.source.startswith(SOURCE_MARK) or any(
-        message.rationalised for message in trajectory.messages
-    )

@@ -15,9 +15,9 @@ from palio.agents.scripted.basket import number, total_after
 from palio.agents.scripted.candidates import money, row_id
 from palio.agents.scripted.conversation import read_rows
 from palio.agents.scripted.verdicts import verdict
-from palio.corpus.conversation import product_ids
 from palio.corpus.salvage.moment import Moment, UnfoundedError
 from palio.corpus.salvage.scene import SEARCHES, VIEW, Look, Scene
+from palio.judging.answers import product_ids
 
 RECOMMEND = "recommend_product"
 

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from palio import __version__
 from palio.agents.harness import harness_settings
 from palio.broker.upstream import RejectedError
-from palio.corpus.conversation import product_ids
 from palio.corpus.derivable import Prefix
 from palio.corpus.gates import Drop
 from palio.corpus.replay import Recorded, Replayer
-from palio.corpus.salvage.mark import AGENT_MARK, SOURCE_MARK, is_salvaged
+from palio.corpus.salvage.mark import AGENT_MARK, SOURCE_MARK
 from palio.corpus.salvage.moment import Moment, Rewriter, Step, UnfoundedError
+from palio.judging.answers import product_ids
 from palio.judging.outcome import infrastructure_fault
 from palio.judging.richness import richness_verdict
 from palio.records import (
@@ -104,7 +104,7 @@ def _unfit(trajectory: Trajectory, config: SalvageConfig) -> Drop | None:
     fault = infrastructure_fault(trajectory)
     if fault is not None:
         return Drop(reason="unscored", detail=fault.what)
-    if is_salvaged(trajectory):
+    if trajectory.salvaged:
         return Drop(reason="already_salvaged")
     axis = richness_verdict(trajectory, config.agentic, config.subtask).axis
     if axis not in config.axes:

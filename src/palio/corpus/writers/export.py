@@ -22,7 +22,6 @@ import zstandard
 from palio import __version__
 from palio.corpus.build import read_pools
 from palio.corpus.config import POOLS
-from palio.corpus.judged import Judged
 from palio.corpus.lineage import read_lineage
 from palio.corpus.readers.chat import read_chat
 from palio.corpus.readers.importing import TraceImport
@@ -35,6 +34,7 @@ from palio.corpus.writers.hugging_face import Arguments, chat_row, kto_row
 from palio.corpus.writers.steps import step_rows
 from palio.corpus.writers.tables import CHAT, KTO, STEPS, SplitWriter
 from palio.records import ConfigError, Profile, Provenance, Record, Trajectory, digest, to_json
+from palio.rollout.verdicts import Judged
 from palio.world.artefacts import MANIFEST, file_digest, write_lines, write_manifest
 from palio.world.lines import read_lines
 

@@ -15,10 +15,9 @@ from palio.agents.spec import AgentSpec
 from palio.arena.standings import Standings, standing_entry, standings
 from palio.broker.limits import Limits
 from palio.broker.upstream import HttpUpstream
-from palio.corpus.judged import Judged, Panel, judge_all
 from palio.evaluate.mainjob.config import MainJobConfig
 from palio.evaluate.mainjob.worlds import RACE, Ground, open_world
-from palio.records import InputError, Problem, from_json, to_json
+from palio.records import Problem, from_json, to_json
 from palio.rollout import (
     Job,
     Progress,
@@ -28,6 +27,7 @@ from palio.rollout import (
     read_trajectories,
     run_suite,
 )
+from palio.rollout.verdicts import Judged, Panel, judge_all
 from palio.sandbox.process import SubprocessDriver
 from palio.suites import read_suite
 from palio.world.artefacts import write_lines
@@ -69,7 +69,8 @@ def run_race(
         )
     judged = list(judged_race(ground, folder))
     made = standings(
-        standing_entry(each.trajectory, _outcome(each), each.verdicts.reasoning) for each in judged
+        standing_entry(each.trajectory, each.outcome("oro"), each.verdicts.reasoning)
+        for each in judged
     )
     write_lines(folder / STANDINGS, [to_json(made) + b"\n"])
     return {
@@ -90,7 +91,7 @@ def racer(name: str, ground: Ground, folder: Path) -> AgentSpec:
 
 def judged_race(ground: Ground, folder: Path) -> Iterator[Judged]:
     """The race's final attempts with their verdicts."""
-    panel = Panel(ground.race, {RACE: ground.catalogue(RACE).products})
+    panel = Panel(ground.race, {RACE: ground.catalogue(RACE).products}, ("oro", "strict"))
     runs = final_attempts(read_trajectories(folder / "trajectories.jsonl"))
     return judge_all(runs, panel, workers=1)
 
@@ -99,13 +100,6 @@ def read_standings(folder: Path) -> Standings:
     """The standings that `run_race` wrote."""
     path = folder / STANDINGS
     return from_json(path.read_bytes(), Standings, where=str(path))
-
-
-def _outcome(judged: Judged) -> Any:
-    for verdict in judged.verdicts.outcomes:
-        if verdict.profile == "oro":
-            return verdict
-    raise InputError("the run has no outcome verdict", where=judged.trajectory.trajectory_id)
 
 
 def run_bulk(

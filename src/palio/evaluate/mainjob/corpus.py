@@ -8,10 +8,10 @@ from typing import Any
 
 from palio.corpus.build import build
 from palio.corpus.config import CorpusConfig
-from palio.corpus.judged import Panel, judge_all
 from palio.corpus.reading import TraceReader
 from palio.evaluate.mainjob.config import MainJobConfig
 from palio.evaluate.mainjob.worlds import Ground
+from palio.rollout.verdicts import Panel, judge_all
 
 
 def build_corpus(
@@ -32,7 +32,7 @@ def build_corpus(
     """
     reader = TraceReader(sources)
     catalogues = {name: ground.catalogue(name).products for name in ground.catalogue_ids}
-    panel = Panel(ground.problems, catalogues)
+    panel = Panel(ground.problems, catalogues, ("oro", "strict"))
     choices = CorpusConfig(fractions=config.fractions, salt=f"main-{config.seed}")
     funnel = build(
         judge_all(reader, panel, workers=config.workers),
