@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from palio.cli.main import app
-from palio.records import ConfigError, Suite
-from palio.suites.files import write_suite
+from palio.records import ConfigError, InputError, Suite
+from palio.suites.files import read_suite, write_suite
 from palio.world.catalogue import write_catalogue
 from palio.world.synthesis import compact_config, synthesise
 
@@ -65,3 +65,16 @@ def test_no_interval_is_cut_off(files: tuple[str, ...], tmp_path: Path) -> None:
 def test_no_policy_is_a_clear_error(files: tuple[str, ...], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name one policy"):
         call("run", *files, "--out", str(tmp_path))
+
+
+def test_only_the_held_out_problems_of_a_corpus(files: tuple[str, ...], tmp_path: Path) -> None:
+    problems = read_suite(Path(files[1])).problems
+    pools = {p.problem_id: "heldout" if n % 3 == 0 else "train" for n, p in enumerate(problems)}
+    (tmp_path / "pools.json").write_text(json.dumps(pools))
+    corpus = ("--corpus", str(tmp_path))
+    assert "n 4" in call("floors", *files, *corpus)
+    assert "n 8" in call("floors", *files, *corpus, "--pool", "train")
+    text = call("run", *files, *corpus, "--out", str(tmp_path / "out"), "--model", "scripted-hasty")
+    assert "n 4" in text
+    with pytest.raises(InputError, match="in pool 'development'"):
+        call("floors", *files, *corpus, "--pool", "development")

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from palio.agents.registry import find_agent
 from palio.agents.template import write_template
 from palio.arena.standings import Standings
+from palio.cli.agent import app as agent_app
 from palio.cli.race import app
 from palio.judging.store import VERDICTS, read_verdicts
 from palio.records import ConfigError, InputError, ResumeError, Suite, from_json
@@ -125,3 +126,38 @@ def test_trying_an_agent_out() -> None:
     assert all(row["ending"] == "terminated" for row in rows)
     assert all(set(row["success"]) == {"upstream", "oro", "strict"} for row in rows)
     json.dumps(rows)
+
+
+def test_a_race_that_nothing_counts_in_fails_and_says_why(arena: list[str]) -> None:
+    """It exited with 0 before, so that a script took a dead model server for a finished race."""
+    dead = ("--model-url", "http://127.0.0.1:9/v1", "--retries", "0", "--limit", "1")
+    result = palio("--policy", "m", *dead, *arena)
+    assert result.exit_code == 1
+    assert "no run was scored: all 1 are open" in result.stderr
+    assert "run the same command again" in result.stderr
+
+
+def test_a_few_problems_are_of_all_kinds(arena: list[str], tmp_path: Path) -> None:
+    suite = Suite(suite_id="s", version="1", problems=small()[1])
+    write_suite(suite, tmp_path / "suite.json")
+    palio("--agents", "hasty", *arena, "--inline", "--limit", "3")
+    rows = (tmp_path / "out" / "trajectories.jsonl").read_text().splitlines()
+    assert {json.loads(row)["kind"] for row in rows} == {"product", "shop", "voucher"}
+
+
+def test_an_agent_file_at_a_model_server_needs_a_model(arena: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(Path(find_agent("careful").path).read_text())
+    with pytest.raises(ConfigError, match="asks for no model by itself"):
+        palio("--agents", str(path), "--model-url", "http://127.0.0.1:9/v1", *arena)
+    result = CliRunner().invoke(
+        agent_app, ["test", str(path), "--model-url", "http://127.0.0.1:9/v1"]
+    )
+    assert isinstance(result.exception, ConfigError)
+
+
+def test_what_is_missing_is_named(arena: list[str]) -> None:
+    result = palio("--agents", "hasty", *arena[:2])
+    assert result.exit_code == 2
+    assert "missing: --catalogue, --out" in result.stderr
+    assert palio("--help").stdout.count("Required") == 4

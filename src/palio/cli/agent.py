@@ -64,7 +64,7 @@ def try_out(
 
     from palio.rollout.trial import try_agent
 
-    spec = _spec(agent, model)
+    spec = _spec(agent, model, scripted=not model_url)
     with Console(stderr=True).status(f"running {spec.name}"):
         rows = try_agent(spec, problems=problems, seed=seed, model_url=model_url, seconds=seconds)
     if as_json:
@@ -78,13 +78,20 @@ def try_out(
     typer.echo(f"{spec.name}: {won} of {len(rows)} solved (profile oro)")
 
 
-def _spec(agent: str, model: str) -> AgentSpec:
+def _spec(agent: str, model: str, *, scripted: bool) -> AgentSpec:
     import msgspec
 
     from palio.agents.registry import find_agent
     from palio.agents.spec import agent_from_file
+    from palio.records import ConfigError
 
     if Path(agent).suffix == ".py" or Path(agent).exists():
+        if not model and not scripted:
+            raise ConfigError(
+                "an agent file asks for no model by itself, and --model-url has no default one",
+                where=agent,
+                remedy="name it with --model",
+            )
         return agent_from_file(agent, model=model or "scripted-careful")
     found = find_agent(agent)
     return msgspec.structs.replace(found, model=model) if model else found

@@ -31,7 +31,9 @@ AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 SUITE = typer.Option(..., "--suite", help="Suite file.")
 CATALOGUES = typer.Option(..., "--catalogue", help="Catalogue of the suite; repeat for several.")
 ENCODER = typer.Option("lexical", "--encoder", help="Title similarity: lexical or minilm.")
-LIMIT = typer.Option(0, "--limit", min=0, help="First problems of the suite only; 0 = all.")
+LIMIT = typer.Option(0, "--limit", min=0, help="Only N problems, of all kinds; 0 = all.")
+CORPUS = typer.Option(None, "--corpus", help="Only problems of a pool of this corpus.")
+POOL = typer.Option("heldout", "--pool", help="The pool of --corpus: heldout or development.")
 
 
 @app.command()
@@ -51,6 +53,8 @@ def run(
     world: str = WORLD,
     encoder: str = ENCODER,
     limit: int = LIMIT,
+    corpus: Path | None = CORPUS,
+    pool: str = POOL,
     as_json: bool = AS_JSON,
 ) -> None:
     """Greedy ASR by intent with intervals and floors; with --k also sampled pass@1 and pass@k."""
@@ -59,7 +63,9 @@ def run(
     from palio.evaluate.report_data import StageResult
     from palio.suites.clusters import leak_clusters
 
-    problems, worlds, titles = _inputs(suite, catalogue, world, encoder, limit)
+    problems, worlds, titles = _inputs(
+        _problems(suite, limit, corpus, pool), catalogue, world, encoder
+    )
     clusters = leak_clusters(problems).cluster_of
     many = EvalSettings(samples=k or 1, temperature=temperature, seed=seed, threads=threads)
     with _policy(model, base_url, api_key, checkpoint, name) as policy:
@@ -113,13 +119,17 @@ def floors(
     world: str = WORLD,
     encoder: str = ENCODER,
     limit: int = LIMIT,
+    corpus: Path | None = CORPUS,
+    pool: str = POOL,
     as_json: bool = AS_JSON,
 ) -> None:
     """What answers that read nothing score: first hit and random hit of the raw request."""
     from palio.evaluate.floors import FLOORS, evaluate_floor
     from palio.suites.clusters import leak_clusters
 
-    problems, worlds, titles = _inputs(suite, catalogue, world, encoder, limit)
+    problems, worlds, titles = _inputs(
+        _problems(suite, limit, corpus, pool), catalogue, world, encoder
+    )
     clusters = leak_clusters(problems).cluster_of
     results = [
         evaluate_floor(floor, problems, worlds, titles, clusters=clusters, seed=seed)
@@ -134,6 +144,8 @@ def compare(
     b: Path = typer.Argument(..., help="Folder of another one on the same suite."),
     suite: Path = SUITE,
     limit: int = LIMIT,
+    corpus: Path | None = CORPUS,
+    pool: str = POOL,
     profile: str = typer.Option("oro", "--profile", help="oro or strict."),
     as_json: bool = AS_JSON,
 ) -> None:
@@ -148,7 +160,7 @@ def compare(
 
     if profile not in ("oro", "strict"):
         raise ConfigError(f"profile {profile!r} is not evaluated", remedy="oro or strict")
-    problems = _problems(suite, limit)
+    problems = _problems(suite, limit, corpus, pool)
     clusters = leak_clusters(problems).cluster_of
     first, second = (load_result(folder, problems, clusters) for folder in (a, b))
     rows = compare_results(
@@ -164,15 +176,30 @@ def compare(
     _wide().print(comparison_table(rows))
 
 
-def _problems(suite: Path, limit: int) -> tuple[Problem, ...]:
+def _problems(suite: Path, limit: int, corpus: Path | None, pool: str) -> tuple[Problem, ...]:
+    """The suite's problems, or those of them that a corpus has in a pool."""
+    from palio.corpus.build import read_pools
+    from palio.records import InputError
     from palio.suites.files import read_suite
+    from palio.suites.taking import first_of_each_kind
 
     problems = read_suite(suite).problems
-    return problems[:limit] if limit else problems
+    if corpus is not None:
+        pool_of = read_pools(corpus)
+        held = tuple(each for each in problems if pool_of.get(each.problem_id) == pool)
+        if not held:
+            raise InputError(
+                f"none of the suite's {len(problems)} problems is in pool {pool!r} of the corpus",
+                where=str(corpus),
+                remedy=f"its pools are {', '.join(sorted(set(pool_of.values())))}; "
+                "name the suite that it was built with",
+            )
+        problems = held
+    return first_of_each_kind(problems, limit)
 
 
 def _inputs(
-    suite: Path, catalogues: list[Path], world: str, encoder: str, limit: int
+    problems: tuple[Problem, ...], catalogues: list[Path], world: str, encoder: str
 ) -> tuple[tuple[Problem, ...], dict[str, World], TitleEncoder]:
     from palio.judging.encoders import encoder_named
     from palio.world.catalogue import read_catalogues
@@ -181,7 +208,7 @@ def _inputs(
     found, rejects = read_catalogues(catalogues)
     warn_of(rejects)
     worlds = {name: world_of_catalogue(held, world) for name, held in found.items()}
-    return _problems(suite, limit), worlds, encoder_named(encoder)
+    return problems, worlds, encoder_named(encoder)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from palio.records import Profile, Suite
     from palio.rollout import Job, SuiteReport
     from palio.rollout import Progress as Step
+    from palio.rollout.verdicts import Judged
     from palio.sandbox.spec import Driver
     from palio.world.world import World
 
@@ -35,19 +37,19 @@ PROFILE = typer.Option("oro", help="Outcome profile that ranks: upstream, oro or
 @app.callback()
 def race(
     context: typer.Context,
-    agents: str = typer.Option("", help="Comma-separated bundled agents or agent files."),
+    agents: str = typer.Option("", help="Required, or --policy: agents or agent files, by commas."),
     policy: list[str] = typer.Option([], help="Also race the policy agent with this model."),
     model: str = typer.Option(
-        "", help="Model of agent files; scripted-careful unless --model-url is given."
+        "", help="Model of agent files: scripted-careful, or with --model-url to be named."
     ),
-    suite: Path = typer.Option(None, help="Suite file, palio's or an imported kind."),
-    catalogue: list[Path] = typer.Option([], help="Catalogue folder or product file; repeatable."),
-    out: Path = typer.Option(None, help="Run folder; an unfinished race in it goes on."),
+    suite: Path = typer.Option(None, help="Required: suite file, palio's or an imported kind."),
+    catalogue: list[Path] = typer.Option([], help="Required: catalogue folder or product file."),
+    out: Path = typer.Option(None, help="Required: run folder; a race left in it goes on."),
     world: str = WORLD,
     model_url: str = typer.Option("", help="OpenAI-compatible base URL; empty: scripted models."),
     api_key: str = typer.Option("", envvar="PALIO_API_KEY", help="Key of the model server."),
     profile: str = PROFILE,
-    limit: int = typer.Option(0, min=0, help="Only the first N problems; 0: all."),
+    limit: int = typer.Option(0, min=0, help="Only N problems, of all kinds; 0: all."),
     seed: int = typer.Option(0, help="Seed of every run."),
     seconds: float = typer.Option(300.0, min=0.1, help="Time-out a problem."),
     concurrency: int = typer.Option(4, min=1, help="Runs at a time."),
@@ -58,8 +60,10 @@ def race(
     """Race agents: palio race --agents careful,hasty --suite S.json --catalogue C --out RUN."""
     if context.invoked_subcommand is not None:
         return
-    if not (agents or policy) or suite is None or not catalogue or out is None:
+    given = {"--agents": agents or policy, "--suite": suite, "--catalogue": catalogue, "--out": out}
+    if missing := [option for option, value in given.items() if not value]:
         typer.echo(context.get_help())
+        typer.secho(f"missing: {', '.join(missing)}", fg="red", err=True)
         raise typer.Exit(2)
     from palio.broker.limits import Limits
     from palio.rollout import run_suite
@@ -67,6 +71,7 @@ def race(
     ranked = _profile(profile)
     read, worlds = _inputs(suite, catalogue, world)
     served = model or ("" if model_url else "scripted-careful")
+    _check_models(agents, served)
     jobs = _jobs(_specs(agents, policy, served), read, worlds, limit, seed)
     with ExitStack() as stack:
         report = run_suite(
@@ -109,6 +114,18 @@ def _profile(name: str) -> Profile:
     raise ConfigError(f"no profile is called {name!r}", remedy=f"choose {', '.join(PROFILES)}")
 
 
+def _check_models(agents: str, model: str) -> None:
+    from palio.records import ConfigError
+
+    files = [name for name in agents.split(",") if name.strip().endswith(".py")]
+    if files and not model:
+        raise ConfigError(
+            "an agent file asks for no model by itself, and --model-url has no default one",
+            where=files[0].strip(),
+            remedy="name it with --model",
+        )
+
+
 def _specs(agents: str, policies: list[str], model: str) -> list[AgentSpec]:
     from palio.agents.registry import find_agent
     from palio.agents.spec import agent_from_file, policy_agent
@@ -138,8 +155,9 @@ def _jobs(
     from palio.records import ConfigError
     from palio.rollout import Job
     from palio.rollout.suite import world_of
+    from palio.suites.taking import first_of_each_kind
 
-    problems = suite.problems[: limit or None]
+    problems = first_of_each_kind(suite.problems, limit)
     if not problems or not specs:
         raise ConfigError(
             "there is nothing to race",
@@ -217,6 +235,23 @@ def _judge_and_show(
     )
     write_lines(out / "standings.json", [to_json(made) + b"\n"])
     _show(made, as_json=as_json)
+    _fail_when_nothing_counts(judged, profile)
+
+
+def _fail_when_nothing_counts(judged: list[Judged], profile: Profile) -> None:
+    """Exit 1 when infrastructure left every run without a score: such standings say nothing."""
+    outcomes = [run.outcome(profile) for run in judged]
+    if not outcomes or any(outcome.status == "scored" for outcome in outcomes):
+        return
+    faults = Counter(o.fault.what if o.fault else "no reason is recorded" for o in outcomes)
+    what, count = faults.most_common(1)[0]
+    typer.secho(
+        f"no run was scored: all {len(outcomes)} are open, {count} of them because: {what}. "
+        "Mend that and run the same command again: open runs are run again.",
+        fg="red",
+        err=True,
+    )
+    raise typer.Exit(1)
 
 
 def _show(made: Standings, *, as_json: bool) -> None:

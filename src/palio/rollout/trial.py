@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from palio.agents.scripted import ScriptedUpstream
 from palio.agents.spec import AgentSpec
 from palio.broker.limits import Limits
 from palio.broker.upstream import HttpUpstream
-from palio.records import Problem, Trajectory
+from palio.records import Trajectory
 from palio.rollout.problem import run_problem
 from palio.rollout.verdicts import Judged, Panel, judge_all
 from palio.sandbox.process import SubprocessDriver
+from palio.suites.taking import first_of_each_kind
 from palio.world.synthesis.config import compact_config
 from palio.world.synthesis.synthesise import synthesise
 from palio.world.world import COMPACT, World
@@ -52,7 +53,7 @@ def try_agent(
     runs = []
     try:
         with SubprocessDriver() as driver:
-            for problem in _mixed(made.problems, problems):
+            for problem in first_of_each_kind(made.problems, problems):
                 run = run_problem(
                     spec,
                     problem,
@@ -72,17 +73,6 @@ def try_agent(
     products = {made.catalogue.catalogue_id: made.catalogue.products}
     panel = Panel(made.problems, products, unknown="refuse")
     return [_row(each) for each in judge_all(runs, panel)]
-
-
-def _mixed(problems: Sequence[Problem], count: int) -> list[Problem]:
-    """The first `count` problems, kinds taking turns."""
-    queues: dict[str, list[Problem]] = {}
-    for problem in problems:
-        queues.setdefault(problem.kind, []).append(problem)
-    mixed: list[Problem] = []
-    while len(mixed) < count and any(queues.values()):
-        mixed += [queue.pop(0) for queue in queues.values() if queue]
-    return mixed[:count]
 
 
 def _row(judged: Judged) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from palio.records import (
     Verdict,
     to_json,
 )
+from palio.records.base import CanonicalRecord
 from palio.rollout.workers import hear_interrupts, starting_workers
 
 CHUNK = 64
@@ -85,7 +86,7 @@ class Verdicts(Record, frozen=True):
         return (*self.outcomes, *(v for v in (self.reasoning, self.richness) if v is not None))
 
 
-class Judged(Record, frozen=True):
+class Judged(CanonicalRecord, frozen=True):
     """One trajectory with its verdicts: what standings and corpora are made from."""
 
     trajectory: Trajectory

@@ -14,14 +14,14 @@ from typing import Literal
 import msgspec
 
 from palio.records import ConfigError, InputError, Problem, Record
-from palio.records.base import current_schema
+from palio.records.base import CanonicalRecord, current_schema
 from palio.suites.keys import keys_of
 
 EdgeKind = Literal["product", "spec", "text"]
 EDGE_KINDS: tuple[EdgeKind, ...] = ("product", "spec", "text")
 
 
-class Edge(Record, frozen=True):
+class Edge(CanonicalRecord, frozen=True):
     """Two problems that share `key` under one rule; `score` < 1 when they are only similar."""
 
     one: str

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Literal
 
 from palio.records import ConfigError, Problem, Record
+from palio.records.base import CanonicalRecord
 from palio.suites.alarms import Alarm, alarms_of
 from palio.suites.clusters import (
     EDGE_KINDS,
@@ -76,7 +77,7 @@ class GuardConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_field
         return self
 
 
-class Suspicion(Record, frozen=True):
+class Suspicion(CanonicalRecord, frozen=True):
     """Problems that may be one and are not merged for it.
 
     Attributes:

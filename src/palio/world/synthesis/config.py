@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from palio.records.base import Record
+from palio.records.base import CanonicalRecord
 from palio.records.faults import ConfigError
 
 GENERATOR_VERSION = "1"
 """Raised whenever equal configurations would give other products or problems than before."""
 
 
-class ItemMix(Record, frozen=True):
+class ItemMix(CanonicalRecord, frozen=True):
     """How much a request says of one item; probabilities in [0, 1].
 
     Attributes:
@@ -38,7 +38,7 @@ class ItemMix(Record, frozen=True):
     spread: float = 0.0
 
 
-class SynthesisConfig(Record, frozen=True):
+class SynthesisConfig(CanonicalRecord, frozen=True):
     """A synthetic world. Use `compact_config` or `full_config` and change fields.
 
     Attributes:

@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from palio.records.base import Record
+from palio.records.base import CanonicalRecord, Record
 from palio.records.faults import ConfigError
 
 Holder = Literal["sku", "attribute"]
 WORLDS = ("compact", "full")
 
 
-class Trait(Record, frozen=True):
+class Trait(CanonicalRecord, frozen=True):
     """One property that products of a group have.
 
     Attributes:
@@ -54,7 +54,7 @@ class ProductType(Record, frozen=True):
     plural: bool = False
 
 
-class Group(Record, frozen=True):
+class Group(CanonicalRecord, frozen=True):
     """Types that share traits, a price level and title vocabulary; prices in PHP."""
 
     name: str

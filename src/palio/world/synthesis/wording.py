@@ -12,7 +12,7 @@ from importlib import resources
 import msgspec
 
 from palio.records import PriceRange, Voucher
-from palio.records.base import Record
+from palio.records.base import CanonicalRecord, Record
 from palio.records.faults import ConfigError
 from palio.world.synthesis.draft import Wish
 from palio.world.synthesis.lexicon import WORLDS, lexicon_words, load_lexicon
@@ -44,7 +44,7 @@ class VoucherWording(Record, frozen=True):
     discount: dict[str, tuple[str, ...]]
 
 
-class Bank(Record, frozen=True):
+class Bank(CanonicalRecord, frozen=True):
     """One way of talking.
 
     Attributes:
