@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 import zstandard
 from click.testing import Result
@@ -67,7 +68,7 @@ def test_build_funnel_and_show(inputs: Path) -> None:
         "name": "read",
         "taken": 23,
         "kept": 20,
-        "rejected": {"unreadable_json": 2, "unreadable_type": 1},
+        "rejected": {"unreadable_json": 2, "unreadable_not_a_trace": 1},
     }
     assert funnel["steps"][-1]["kept"] == 15
     again = run("funnel", inputs / "corpus", "--json", "--chart", inputs / "f.svg")
@@ -120,12 +121,13 @@ def test_the_reader_keeps_what_it_cannot_read(tmp_path: Path) -> None:
         b"\n".join([to_json(good), b'{"a": NaN}', deep, b"x" * 9000, surrogate, to_json(good)])
     )
     reader = TraceReader([tmp_path], max_bytes=8000)
-    assert list(reader) == [good, good]
+    mended = msgspec.structs.replace(good, trajectory_id="\ufffd")
+    assert list(reader) == [good, mended, good]
+    assert reader.losses == {"surrogate": 1}
     assert [(r.line, r.reason) for r in reader.rejects] == [
-        (2, "json"),
-        (3, "json"),
+        (2, "not_a_trace"),
+        (3, "too_deep"),
         (4, "too_long"),
-        (5, "json"),
     ]
     assert all(reject.file == str(path) and reject.detail for reject in reader.rejects)
 

@@ -13,7 +13,7 @@ from palio.cli.corpus_formats import export, import_traces
 from palio.cli.corpus_judging import judging
 from palio.cli.corpus_leaks import register
 from palio.cli.corpus_salvage import salvage
-from palio.cli.corpus_screen import counter, print_funnel
+from palio.cli.corpus_screen import counter, print_funnel, warn
 
 app = typer.Typer(
     help="Corpora: trajectories in, a judged, leak-guarded, split corpus out.",
@@ -32,7 +32,9 @@ FOLDER = typer.Argument(..., help="Folder of a finished `palio corpus build`.")
 
 @app.command()
 def build(
-    trajectories: list[Path] = typer.Option(..., help="Trajectory files or folders."),
+    trajectories: list[Path] = typer.Option(
+        ..., help="Traces, old ones too: files, folders, patterns, or - for standard input."
+    ),
     suite: list[Path] = typer.Option(..., help="Suites that the trajectories refer to."),
     catalogue: list[Path] = typer.Option([], help="Catalogues: judge outcomes against them."),
     out: Path = typer.Option(..., help="Corpus folder to write."),
@@ -68,9 +70,11 @@ def build(
             vectors=vector_store(chosen.guard.embedding, vectors),
             unread=read.reader.rejects,
             progress=progress,
+            refuse_strangers=True,
         )
     draw_funnel(funnel, out / "funnel.png", title=f"Corpus funnel: {out.name}")
     print_funnel(funnel, as_json)
+    warn(read.told(), funnel)
     if not as_json:
         typer.echo(f"wrote {out}")
 

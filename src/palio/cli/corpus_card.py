@@ -78,7 +78,9 @@ def diff(
 
 def daily(
     previous: Path = typer.Option(..., help="Corpus folder to grow from; it stays as it is."),
-    trajectories: list[Path] = typer.Option(..., help="Trajectory files or folders, old ones too."),
+    trajectories: list[Path] = typer.Option(
+        ..., help="Traces, old ones too: files, folders, patterns, or - for standard input."
+    ),
     suite: list[Path] = typer.Option(..., help="All suites, those of earlier days included."),
     catalogue: list[Path] = typer.Option([], help="Catalogues: judge outcomes against them."),
     out: Path = typer.Option(..., help="Corpus folder to write."),
@@ -90,7 +92,7 @@ def daily(
     as_json: bool = AS_JSON,
 ) -> None:
     """Grow a corpus by a day: only new trajectories are judged, pools never move."""
-    from palio.cli.corpus_screen import counter, print_funnel
+    from palio.cli.corpus_screen import counter, print_funnel, warn
     from palio.corpus.config import read_config
     from palio.corpus.daily import Day
     from palio.corpus.standing import standing
@@ -109,6 +111,7 @@ def daily(
             progress=progress,
         )
     print_funnel(funnel, as_json)
+    warn(read.told(), funnel)
     known, revived = f"{day.skipped:,} were known", f"{day.revived:,} got their problem"
     typer.echo(f"{known}, {revived}, the rest is new; wrote {out}", err=as_json)
 

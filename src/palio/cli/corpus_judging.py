@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from palio.cli.world import warn_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from palio.corpus.config import CorpusConfig
     from palio.corpus.reading import TraceReader
@@ -36,7 +37,23 @@ class Judging(NamedTuple):
         from palio.rollout.verdicts import judge_all
 
         judged = judge_all(trajectories, self.panel, workers=workers)
-        return with_opinions(judged, self.opinions)
+        yield from with_opinions(judged, self.opinions)
+        self.inputs.update(self.reader.digests(stdin_only=True))
+
+    def told(self) -> Iterator[str]:
+        """What whoever built should know of what was read: one sentence each."""
+        reader = self.reader
+        foreign = {name: count for name, count in reader.formats.items() if name != "palio"}
+        if foreign:
+            counts = ", ".join(f"{count:,} {name}" for name, count in sorted(foreign.items()))
+            yield f"foreign traces: {counts}"
+        if reader.referred:
+            yield f"{reader.referred:,} of them found their problem by the request alone"
+        if reader.losses:
+            counts = ", ".join(f"{name} {n:,}" for name, n in reader.losses.most_common(8))
+            yield f"changed in reading: {counts}"
+        if reader.skipped:
+            yield f"{len(reader.skipped):,} files of the folders are no traces, passed over"
 
 
 def judging(
@@ -66,7 +83,8 @@ def judging(
     profiles = tuple(dict.fromkeys(p for p in (config.outcome, "oro", "strict") if p != "none"))
     products = {name: one.products for name, one in held.items()}
     panel = Panel(problems, products, profiles, encoder_named(encoder))
-    reader = TraceReader(trajectories)
+    stdin = sys.stdin.buffer if Path("-") in trajectories else None
+    reader = TraceReader(trajectories, stdin=stdin, problems=problems)
     inputs = reader.digests() | {f"suite:{path.name}": file_digest(path) for path in suites}
     inputs |= {f"catalogue:{name}": one.digest for name, one in held.items()}
     inputs |= {f"verdicts:{path.name}": file_digest(path) for path in verdicts}

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from palio.corpus.funnel import Funnel
 
 
@@ -29,6 +31,21 @@ def counter(label: str) -> Any:
             yield lambda done: bar.update(task, completed=done) if done % 100 == 0 else None
 
     return counting()
+
+
+def warn(told: Iterable[str], funnel: Funnel) -> None:
+    """Say on standard error what was read, and what looks like a mistake in the inputs."""
+    for sentence in told:
+        typer.echo(sentence, err=True)
+    known = next((step for step in funnel.steps if step.name == "known"), None)
+    strangers = known.rejected.get("unknown_problem", 0) if known else 0
+    if known and strangers:
+        typer.secho(
+            f"{strangers:,} of {known.taken:,} trajectories are of problems that no suite has: "
+            "name all suites that they were made with",
+            fg="red" if 2 * strangers >= known.taken else "yellow",
+            err=True,
+        )
 
 
 def print_funnel(found: Funnel, as_json: bool) -> None:

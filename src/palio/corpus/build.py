@@ -64,6 +64,7 @@ def build(
     vectors: VectorStore | None = None,
     unread: Sequence[Reject] = (),
     progress: Callable[[int], None] | None = None,
+    refuse_strangers: bool = False,
 ) -> Funnel:
     """Build a corpus folder.
 
@@ -85,12 +86,14 @@ def build(
         unread: lines that the reader of `judged` could not decode; it may still grow while the
             stream is read. They are counted as the first step.
         progress: called with the number of rows gated so far, after every row.
+        refuse_strangers: whether rows that are all of unknown problems are an error.
 
     Returns:
         The funnel, which is also in the folder.
 
     Raises:
         ConfigError: the configuration contradicts itself.
+        InputError: no row is of a known problem, and strangers are refused.
         IntegrityError: the pools leak, or a row was lost; an older corpus stays as it was.
     """
     if config.scrub:
@@ -99,7 +102,7 @@ def build(
     known = by_id(problems)
     plan = _Plan(known, config, separate(known.values(), checked(config), previous, vectors))
     with _staged(out) as stage:
-        came = _Incoming(judged, earlier or Earlier(()), unread, progress)
+        came = _Incoming(judged, earlier or Earlier(()), unread, progress, refuse_strangers)
         funnel, found, scrubbed = _assemble(stage, came, plan, row_steps(count, plan.problems))
         told = {FUNNEL: to_json(funnel), POOL_FILE: to_json(plan.separation.pool_of)}
         for name, data in {**came.earlier.files, **told}.items():
@@ -127,6 +130,7 @@ class _Incoming(NamedTuple):
     earlier: Earlier
     unread: Sequence[Reject]
     progress: Callable[[int], None] | None
+    refuse_strangers: bool
 
 
 def _assemble(
@@ -149,6 +153,8 @@ def _assemble(
             *(plan.problems, plan.config, steps, spool, rejects, tally), refuse=refuse, total=total
         )
         survivors = _screened(screening, came)
+        if came.refuse_strangers:
+            _refuse_strangers(tally)
         _count_unread(came.unread, tally, rejects)
         kept = _chosen(survivors, plan, tally, spool, rejects)
         scrubbed = _write_pools(stage, kept, spool, plan)
@@ -170,6 +176,20 @@ def _screened(screening: Screening, came: _Incoming) -> list[Candidate]:
         if came.progress is not None:
             came.progress(number)
     return survivors
+
+
+def _refuse_strangers(tally: Tally) -> None:
+    """Rows that are all of unknown problems mean a wrong suite, not a corpus without rows.
+
+    Raises:
+        InputError: so it is; nothing is written.
+    """
+    known = next(step for step in tally.steps() if step.name == KNOWN)
+    if known.taken and known.rejected.get("unknown_problem") == known.taken:
+        raise InputError(
+            f"none of the {known.taken:,} trajectories is of a problem of the suites",
+            remedy="name the suites that they were made with",
+        )
 
 
 def _count_unread(unread: Sequence[Reject], tally: Tally, rejects: RejectWriter) -> None:

@@ -1,107 +1,153 @@
-"""Trajectory files are read once, line by line; a line that is none is kept as a counted reject.
+"""Traces of any kind are one stream of trajectories to a build, and none is lost without a count.
 
-A line is palio's own trajectory or a chat row (`palio.corpus.readers.chat`), told by its keys.
+What `palio corpus import` reads is read here too: runs of palio's own and all foreign formats, from
+files, folders, patterns and standard input. A foreign trace that says neither problem nor catalogue
+is referred to the problem that has its request.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
-from palio.corpus.readers.chat import is_chat_row, read_chat
-from palio.corpus.readers.losses import UnreadableError
-from palio.records import InputError, Reject, Trajectory
+from palio.corpus.readers.importing import TraceImport
+from palio.corpus.readers.reading import OWN
+from palio.corpus.readers.sources import STDIN
+from palio.records import InputError, Problem, Reject, Trajectory
+from palio.suites.keys import normalise_text
 from palio.world.artefacts import file_digest
-from palio.world.lines import read_lines
 
-SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-OWN = {"trajectory_id", "events", "messages"}
-"""Keys that only palio's own trajectories have together."""
 MAX_BYTES = 256 << 20
-"""Longest line that is read: a run may record 64 MB, and JSON escapes can double it twice."""
+"""Longest record that is read: a run may record 64 MB, and JSON escapes can double it twice."""
 
 
 class TraceReader:
-    """Streams the trajectories of files and folders.
+    """Streams the trajectories of files, folders, patterns and standard input.
+
+    Args:
+        names: what to read, "-" for standard input.
+        max_bytes: longest record that is read.
+        stdin: stream behind the name "-".
+        problems: foreign traces of unknown problems are referred to these by their requests.
 
     Attributes:
         files: the files that will be read, in order.
-        rejects: lines that are no trajectory so far; complete when the stream has ended.
-        losses: how often reading a foreign row changed something, by code.
+        skipped: files of named folders that are passed over.
+        rejects: records that are no trajectory so far; complete when the stream has ended.
+        losses: how often reading a foreign record changed something, by code.
+        formats: trajectories by format.
+        referred: foreign traces that found their problem by the request alone.
 
     Raises:
-        InputError: a path does not exist, or a folder holds no trajectory file.
+        InputError: a name matches nothing, or a folder holds no file that may be a trace.
     """
 
-    def __init__(self, paths: Sequence[Path], max_bytes: int = MAX_BYTES) -> None:
-        self.files = tuple(dict.fromkeys(file for path in paths for file in trace_files(path)))
-        self.rejects: list[Reject] = []
-        self.losses: Counter[str] = Counter()
-        self._max_bytes = max_bytes
+    def __init__(
+        self,
+        names: Sequence[str | Path],
+        max_bytes: int = MAX_BYTES,
+        *,
+        stdin: BinaryIO | None = None,
+        problems: Iterable[Problem] = (),
+    ) -> None:
+        self._stdin = _Hashed(stdin) if stdin is not None else None
+        self._import = TraceImport(
+            names,
+            max_bytes=max_bytes,
+            stdin=self._stdin,  # type: ignore[arg-type] # only read() is asked for
+            number_own=False,
+        )
+        self.files = tuple(self._import.files)
+        self.skipped = self._import.skipped
+        self.referred = 0
+        self._by_id = {problem.problem_id: problem for problem in problems}
+        self._by_request = _by_request(self._by_id.values())
+        if not self.files:
+            raise InputError(
+                "holds no trajectory file",
+                where=", ".join(str(name) for name in names),
+                remedy="wanted: .jsonl, .json, .ndjson, .parquet, plain or packed",
+            )
+
+    @property
+    def rejects(self) -> list[Reject]:
+        """What was not read; the list itself, which grows while the stream is read."""
+        return self._import.rejects
+
+    @property
+    def losses(self) -> Counter[str]:
+        """Changes by code."""
+        return self._import.losses
+
+    @property
+    def formats(self) -> Counter[str]:
+        """Trajectories by format."""
+        return self._import.formats
 
     def __iter__(self) -> Iterator[Trajectory]:
-        decode = msgspec.json.Decoder(Trajectory).decode
-        for file in self.files:
-            for line in read_lines(file, max_bytes=self._max_bytes):
-                if line.fault:
-                    self._reject(file, line.number, line.fault, line.detail)
-                    continue
-                try:
-                    yield decode(line.data)
-                except msgspec.ValidationError as error:
-                    foreign = self._foreign(line.data, file, line.number, str(error))
-                    if foreign is not None:
-                        yield foreign
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                    self._reject(file, line.number, "json", str(error))
+        for found in self._import:
+            foreign = found.format != OWN
+            yield self._referred(found.trajectory) if foreign else found.trajectory
 
-    def _foreign(self, data: bytes, file: Path, line: int, why: str) -> Trajectory | None:
-        """The trajectory of a chat row; None, and a reject, when it is none."""
-        try:
-            row = msgspec.json.decode(data)
-        except (msgspec.DecodeError, RecursionError) as error:
-            self._reject(file, line, "json", str(error))
-            return None
-        # A damaged record of palio's own has messages too, but its events must not be lost quietly.
-        if not is_chat_row(row) or row.keys() >= OWN:
-            self._reject(file, line, "type", why)
-            return None
-        try:
-            trajectory, losses = read_chat(row, f"chat:{file.name}")
-        except (UnreadableError, InputError) as error:
-            self._reject(file, line, getattr(error, "reason", "type"), error.what)
-            return None
-        self.losses.update(loss.code for loss in losses)
-        return trajectory
-
-    def _reject(self, file: Path, line: int, reason: str, detail: str) -> None:
-        self.rejects.append(Reject(file=str(file), line=line, reason=reason, detail=detail))
-
-    def digests(self) -> dict[str, str]:
-        """Folder and name -> digest of each input file, for a manifest."""
-        return {
-            f"trajectories:{file.parent.name}/{file.name}": file_digest(file) for file in self.files
-        }
-
-
-def trace_files(path: Path) -> tuple[Path, ...]:
-    """The trajectory files that a path names: itself, or those of a folder in name order.
-
-    In a folder with files called `trajectories*` only those count, since verdicts and other lines
-    lie beside them.
-    """
-    if path.is_file():
-        return (path,)
-    if not path.is_dir():
-        raise InputError("no such file or folder", where=str(path), remedy="check the path")
-    files = sorted(p for p in path.rglob("*.jsonl*") if p.name.endswith(SUFFIXES) and p.is_file())
-    files = [p for p in files if not p.name.startswith((".", "verdicts"))]
-    files = [p for p in files if p.name.startswith("trajectories")] or files
-    if not files:
-        raise InputError(
-            "holds no trajectory file", where=str(path), remedy=f"wanted: {', '.join(SUFFIXES)}"
+    def _referred(self, trajectory: Trajectory) -> Trajectory:
+        """A foreign trace with the problem that it is of, where that is beyond doubt."""
+        problem = self._by_id.get(trajectory.problem_id)
+        if problem is None:
+            problem = self._by_request.get(normalise_text(trajectory.query))
+            if problem is None:
+                return trajectory
+            self.referred += 1
+        return msgspec.structs.replace(
+            trajectory,
+            problem_id=problem.problem_id,
+            kind=trajectory.kind or problem.kind,
+            catalogue=trajectory.catalogue or problem.catalogue,
         )
-    return tuple(files)
+
+    def digests(self, *, stdin_only: bool = False) -> dict[str, str]:
+        """Folder and name -> digest of each input, for a manifest; standard input's once read."""
+        found = {}
+        for name in self.files:
+            if name != STDIN:
+                if stdin_only:
+                    continue
+                file = Path(name)
+                found[f"trajectories:{file.parent.name}/{file.name}"] = file_digest(file)
+            elif self._stdin is not None:
+                found["trajectories:stdin"] = self._stdin.digest()
+        return found
+
+
+def _by_request(problems: Iterable[Problem]) -> dict[str, Problem]:
+    """Normalised request -> its problem; requests of two problems name none."""
+    found: dict[str, Problem] = {}
+    twice: set[str] = set()
+    for problem in problems:
+        text = normalise_text(problem.query)
+        if not text or text in found:
+            twice.add(text)
+        found[text] = problem
+    return {text: problem for text, problem in found.items() if text not in twice}
+
+
+class _Hashed:
+    """A stream that knows the digest of what was read of it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._hash = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        data = self._stream.read(size)
+        self._hash.update(data)
+        return data
+
+    def digest(self) -> str:
+        """``sha256:<64 hex digits>`` of the bytes so far."""
+        return f"sha256:{self._hash.hexdigest()}"

@@ -11,7 +11,7 @@ import msgspec
 from palio.broker.wire import clean_text, plain_json
 from palio.corpus.readers.losses import Loss, LossList, UnreadableError
 
-_NUL = b"\\u0000"
+NUL = b"\\u0000"
 
 
 class Decoded(NamedTuple):
@@ -37,7 +37,7 @@ def decode(data: bytes) -> Decoded:
         raise UnreadableError("too_deep", "the record nests too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _repaired(data)
-    if _NUL in data:
+    if NUL in data:
         return _cleaned(value, LossList())
     return Decoded(value)
 

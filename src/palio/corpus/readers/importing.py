@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from palio.corpus.readers.decoding import Decoded, json_text
 from palio.corpus.readers.detect import NAMES
 from palio.corpus.readers.losses import Loss
-from palio.corpus.readers.reading import Found, RecordReader
+from palio.corpus.readers.reading import OWN, Found, RecordReader
 from palio.corpus.readers.sources import MAX_BYTES, PARQUET, STDIN, named_files, records_of
 from palio.records import ConfigError, InputError, Reject
 
@@ -31,6 +31,8 @@ class TraceImport:
         max_bytes: longest record that is read.
         stdin: stream behind the name "-".
         progress: called with (file number from 0, records read so far) after each record.
+        number_own: whether repeated ids of palio's own trajectories get a number too; they are
+            the same run, so that a corpus would rather count it as repeated.
 
     Attributes:
         files: the files that are read, in order.
@@ -50,6 +52,7 @@ class TraceImport:
         max_bytes: int = MAX_BYTES,
         stdin: BinaryIO | None = None,
         progress: Callable[[int, int], None] | None = None,
+        number_own: bool = True,
     ) -> None:
         if format not in ("auto", *NAMES):
             raise ConfigError(f"no format {format!r}", remedy=f"one of auto, {', '.join(NAMES)}")
@@ -62,6 +65,7 @@ class TraceImport:
         self._max_bytes = max_bytes
         self._stdin = stdin
         self._progress = progress
+        self._number_own = number_own
         self._ids: set[str] = set()
         self._repeats: Counter[str] = Counter()
 
@@ -120,7 +124,7 @@ class TraceImport:
         """`found` with an id that no trajectory had before it, counted."""
         trajectory, losses = found.trajectory, found.losses
         given = unique = trajectory.trajectory_id
-        while unique in self._ids:
+        while unique in self._ids and (self._number_own or found.format != OWN):
             self._repeats[given] += 1
             unique = f"{given}-{self._repeats[given] + 1}"
         self._ids.add(unique)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from palio.corpus.readers.decoding import Decoded, decode
+from palio.corpus.readers.decoding import NUL, Decoded, decode
 from palio.corpus.readers.detect import format_of, is_of, read_record
 from palio.corpus.readers.losses import Imported, Loss, UnreadableError
 from palio.corpus.readers.proxy import is_proxy_call
@@ -21,6 +21,9 @@ from palio.corpus.readers.sources import STDIN, RawRecord
 from palio.records import PalioError, Reject, Trajectory
 
 LOG = "request-log"
+OWN = "palio"
+_OWN_START = b'{"trajectory_id":'
+_decode_own = msgspec.json.Decoder(Trajectory).decode
 _LOG_NAME = re.compile(r"request_log_(?P<problem>[^.]+)\.")
 
 
@@ -63,6 +66,11 @@ class RecordReader:
             self.records += 1
             self.reject(file, raw.line, raw.fault, raw.detail)
             return
+        if (own := self._own(raw.data)) is not None:
+            yield from self.end(file)
+            self.records += 1
+            yield Found(own, (), file, raw.line, OWN)
+            return
         try:
             decoded = decode(raw.data)
         except UnreadableError as error:
@@ -76,6 +84,15 @@ class RecordReader:
             return
         yield from self.end(file)
         yield from self._record(file, raw.line, decoded)
+
+    def _own(self, data: bytes) -> Trajectory | None:
+        """A clean trajectory of palio's own, in one pass and a third of the time."""
+        if not data.startswith(_OWN_START) or self._format not in ("auto", OWN) or NUL in data:
+            return None
+        try:
+            return _decode_own(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None  # read the long way, which says what is wrong or repairs it
 
     def reject(self, file: str, line: int, reason: str, detail: str) -> None:
         """One more reject; the record is counted by the caller."""

@@ -24,8 +24,9 @@ MAX_BYTES = 64 << 20
 """Longest record that is read: a run of the arena may record 64 MB."""
 
 _CHUNK = 1 << 20
-_PIECE = 1 << 10  # compressed bytes at a time: a zstd block of 4 bytes may hold 128 KiB of zeros
+_PIECE = 8 << 10  # compressed bytes at a time: a zstd block of 4 bytes may hold 128 KiB of zeros
 _GZIP, _ZSTD, PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+_MANIFEST = "manifest.json"
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -47,7 +48,7 @@ def named_files(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
 
     A folder stands for the files below it in name order, a pattern for what it matches. Passed over
     are: names of no kind that is read; Parquet beside JSON lines of the same name, which hold the
-    same rows; verdicts and manifests beside the `trajectories.*` of a run folder.
+    same rows; manifests; verdicts beside `trajectories*`, and all else beside those of a run.
 
     Raises:
         InputError: a name matches nothing.
@@ -60,13 +61,15 @@ def named_files(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
             files.append(name)
         elif path.is_dir():
             below = sorted(p for p in path.rglob("*") if p.is_file())
+            held = {p.parent for p in below if p.name.startswith("trajectories")}
             runs = {p.parent for p in below if p.name.startswith("trajectories.") and _is_run(p)}
             for file in below:
                 hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
                 plain = file.name.removesuffix(".gz").removesuffix(".zst")
                 readable = plain.endswith(SUFFIXES) and not hidden
                 beside = file.parent in runs and not file.name.startswith("trajectories")
-                passed = beside or _is_twin(file)
+                beside |= file.parent in held and file.name.startswith("verdicts")
+                passed = beside or _is_twin(file) or file.name == _MANIFEST
                 (files if readable and not passed else others).append(str(file))
         else:
             matches = sorted(m for m in glob.glob(name, recursive=True) if Path(m).is_file())  # noqa: PTH207 - absolute patterns too
@@ -77,7 +80,7 @@ def named_files(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def _is_run(trajectories: Path) -> bool:
-    return any(trajectories.with_name(name).is_file() for name in ("run.json", "manifest.json"))
+    return any(trajectories.with_name(name).is_file() for name in ("run.json", _MANIFEST))
 
 
 def _is_twin(file: Path) -> bool:
