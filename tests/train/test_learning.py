@@ -25,11 +25,14 @@ from palio.records import ConfigError, InputError, IntegrityError, Message, Resu
 from palio.train.batches import Example, batches, collate
 from palio.train.checkpoint import load_checkpoint
 from palio.train.documents import Author, Material, verdict_text
+from palio.train.inputs import chosen
 from palio.train.loop import Mixture, Stage, StageConfig, rate_at
 from palio.train.model import Qwen3
 from palio.train.optimiser import Optimiser, OptimiserConfig, orthogonal
-from palio.train.recipe import Recipe, load_recipe, shortened
-from palio.train.run import chosen, read_curve, train
+from palio.train.recipe import DataConfig, Recipe, load_recipe, shortened
+from palio.train.run import Options, Trained, read_curve
+from palio.train.run import train as train_certified
+from palio.train.settings import SftSettings
 from palio.train.team import Team
 from palio.train.tokenizer import ChatTokenizer
 
@@ -187,18 +190,20 @@ def corpus(talks: list[Sequence[Message]], tmp_path_factory: pytest.TempPathFact
 
 RECIPE = """
 name = "test"
+[model]
 vocabulary = 900
 sample = 50
-[model]
 hidden_size = 64
 intermediate_size = 96
 layers = 2
 head_dim = 16
-[base]
+[[stage]]
+kind = "base"
 tokens = 4000
 batch = 600
-documents = { copy = 1.0, lookup = 1.0, equal = 1.0 }
-[sft]
+kinds = { copy = 1.0, lookup = 1.0, equal = 1.0 }
+[[stage]]
+kind = "sft"
 tokens = 9000
 batch = 600
 documents = 0.2
@@ -210,6 +215,13 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recipe") / "test.toml"
     path.write_text(RECIPE)
     return path
+
+
+BARE = Options(uncertified=True)
+
+
+def train(recipe: Recipe, corpus: Path, out: Path) -> Trained:
+    return train_certified(recipe, corpus, out, options=BARE)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -231,7 +243,7 @@ def test_of_one_problem_the_row_with_the_most_thinking_is_kept() -> None:
         )
 
     rows = [row("p", "a"), row("q", "bb"), row("p", "cccc"), row("p", "ddd")]
-    kept = {most: [t[0].reasoning_content for t in chosen(rows, most)] for most in (0, 1, 2)}
+    kept = {most: [r.trajectory_id for r in chosen(rows, most)] for most in (0, 1, 2)}
     assert kept == {0: ["a", "bb", "cccc", "ddd"], 1: ["bb", "cccc"], 2: ["bb", "cccc", "ddd"]}
 
 
@@ -242,27 +254,28 @@ def test_a_run_killed_on_the_way_ends_as_if_it_was_not(
     whole = train(wanted, corpus, tmp_path / "whole")
     code = (
         "import sys; from pathlib import Path\n"
-        "from palio.train.recipe import load_recipe; from palio.train.run import train\n"
-        "train(load_recipe(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), save_every=0.0)\n"
+        "from palio.train.recipe import load_recipe; from palio.train.run import Options, train\n"
+        "train(load_recipe(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]),"
+        " options=Options(save_every=0.0, uncertified=True))\n"
     )
     killed = tmp_path / "killed"
     process = subprocess.Popen([sys.executable, "-c", code, str(recipe), str(corpus), str(killed)])
     until = time.monotonic() + 60
     while time.monotonic() < until and process.poll() is None:
-        if (killed / "base" / "manifest.json").exists() and (killed / "state.pt").exists():
-            state = torch.load(killed / "state.pt")
-            if state["stage"] == "sft" and state["progress"]["step"] >= 2:
-                break
+        state = killed / "sft" / "state.pt"
+        if state.exists() and torch.load(state)["progress"]["step"] >= 2:
+            break
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert not (killed / "sft").exists()
+    assert not (killed / "sft" / "checkpoint").exists()
     again = train(wanted, corpus, killed)
-    assert again.trajectories == whole.trajectories
+    assert [stage.skipped for stage in again.stages] == [True, False]
+    assert again.stages[1].counts == whole.stages[1].counts
     expected, got = weights(whole.final), weights(again.final)
     assert all(torch.equal(expected[name], got[name]) for name in expected)
     steps = [(p.stage, p.step) for p in read_curve(killed)]
     assert steps == sorted(set(steps))
-    assert not (killed / "state.pt").exists()
+    assert not (killed / "sft" / "state.pt").exists()
 
 
 def test_a_finished_run_is_not_run_again_and_another_one_is_refused(
@@ -271,9 +284,11 @@ def test_a_finished_run_is_not_run_again_and_another_one_is_refused(
     wanted = load_recipe(str(recipe))
     first = train(wanted, corpus, tmp_path / "run")
     stamp = (first.final / "model.safetensors").stat().st_mtime_ns
-    assert train(wanted, corpus, tmp_path / "run") == first
+    again = train(wanted, corpus, tmp_path / "run")
+    assert all(stage.skipped for stage in again.stages)
+    assert again.final == first.final
     assert (first.final / "model.safetensors").stat().st_mtime_ns == stamp
-    with pytest.raises(ResumeError, match="another recipe"):
+    with pytest.raises(ResumeError, match=r"seed: 0 -> 1"):
         train(msgspec.structs.replace(wanted, seed=1), corpus, tmp_path / "run")
     outcome = CliRunner().invoke(app, ["train", "curve", str(tmp_path / "run"), "--json"])
     assert {p["stage"] for p in json.loads(outcome.stdout)} == {"base", "sft"}
@@ -286,9 +301,10 @@ def test_bad_input_is_named(corpus: Path, recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_bytes(b"")
     with pytest.raises(InputError, match="no rows"):
         train(wanted, tmp_path, tmp_path / "b")
+    short = msgspec.structs.replace(wanted, data=DataConfig(longest=20))
     with pytest.raises(InputError, match="as short as 20"):
-        train(msgspec.structs.replace(wanted, longest=20), corpus, tmp_path / "c")
-    assert not (tmp_path / "c" / "base").exists(), "refused before anything is trained"
+        train(short, corpus, tmp_path / "c")
+    assert not (tmp_path / "c" / "base" / "metrics.jsonl").exists(), "before anything is trained"
     with pytest.raises(ConfigError, match="no such recipe"):
         load_recipe("nowhere")
     (tmp_path / "odd.toml").write_text(RECIPE.replace("batch", "bach"))
@@ -297,20 +313,22 @@ def test_bad_input_is_named(corpus: Path, recipe: Path, tmp_path: Path) -> None:
 
 
 def test_the_bundled_recipe_reads_and_shares_out_its_minutes() -> None:
-    tiny = load_recipe("tiny")
-    assert isinstance(tiny, Recipe)
-    cut = shortened(tiny, 4.0)
-    assert cut.base.minutes + cut.sft.minutes == pytest.approx(4.0)
+    cut = shortened(load_recipe("demo"), 4.0)
+    minutes = [
+        stage.settings.minutes for stage in cut.stages if isinstance(stage.settings, SftSettings)
+    ]
+    assert len(minutes) == len(cut.stages) == 2
+    assert sum(minutes) == pytest.approx(4.0)
 
 
 def test_a_time_limit_shortens_the_schedule_and_is_told(
     corpus: Path, recipe: Path, tmp_path: Path
 ) -> None:
-    long = msgspec.structs.replace(load_recipe(str(recipe)), name="long")
-    long = msgspec.structs.replace(
-        long,
-        sft=msgspec.structs.replace(long.sft, tokens=10**9, minutes=0.02),
-    )
+    wanted = load_recipe(str(recipe))
+    base, sft = wanted.stages
+    settings = msgspec.structs.replace(sft.settings, tokens=10**9, minutes=0.02, documents=0.0)
+    stages = (base, msgspec.structs.replace(sft, settings=settings))
+    long = msgspec.structs.replace(wanted, stages=stages)
     made = train(long, corpus, tmp_path / "run")
     assert made.shortened
     assert read_curve(tmp_path / "run")[-1].rate < 0.5

@@ -59,7 +59,7 @@ def test_the_serve_command_serves_until_interrupted(folder: Path) -> None:
 
 def test_the_commands_name_what_is_wrong(tmp_path: Path) -> None:
     runner = CliRunner()
-    missing = ["train", "run", "tiny", "--corpus", str(tmp_path), "--out", str(tmp_path / "o")]
+    missing = ["train", "demo", "--corpus", str(tmp_path), "--out", str(tmp_path / "o")]
     assert "no such corpus file" in str(runner.invoke(app, missing).exception)
     assert "no readable checkpoint" in str(runner.invoke(app, ["serve", str(tmp_path)]).exception)
     assert "no learning curve" in str(

@@ -4,54 +4,142 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperGroup
 
-app = typer.Typer(help="Training: a recipe and a corpus become checkpoints.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from palio.train.ground import Ground
+    from palio.train.run import Trained
+
+
+class RecipeFirst(TyperGroup):
+    """`palio train RECIPE ...` is `palio train run RECIPE ...`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """A first word that is no command is a recipe."""
+        known = args and (args[0] in self.commands or args[0].startswith("-"))
+        return super().resolve_command(ctx, args if known else ["run", *args])
+
+
+app = typer.Typer(
+    help="Training: `palio train RECIPE --corpus C --out DIR` makes checkpoints.",
+    no_args_is_help=True,
+    cls=RecipeFirst,
+)
 
 
 @app.command()
 def run(
-    recipe: str = typer.Argument(help="A bundled recipe (tiny), or a TOML file."),
-    corpus: Path = typer.Option(help="Corpus folder of `palio corpus build`."),
-    out: Path = typer.Option(help="Run folder; a run that was stopped goes on."),
+    recipe: str = typer.Argument(help="A bundled recipe (demo, tiny, ...), or a TOML file."),
+    corpus: Path | None = typer.Option(None, help="Corpus folder of `palio corpus build`."),
+    out: Path | None = typer.Option(None, help="Run folder; a run that was stopped goes on."),
+    suite: Path | None = typer.Option(None, help="Suite with the training problems."),
+    catalogue: list[Path] = typer.Option([], help="Catalogue of the suite; repeat for several."),
+    pools: Path | None = typer.Option(None, help="Problem id -> pool; default: the corpus'."),
+    encoder: str = typer.Option("lexical", help="Title similarity: lexical or minilm."),
+    seed: int = typer.Option(0, help="Added to the recipe's seed."),
     threads: int = typer.Option(2, min=1, help="Worker threads; no influence on the result."),
-    minutes: float = typer.Option(0.0, min=0.0, help="Time limit of all stages; 0: the recipe's."),
+    minutes: float = typer.Option(0.0, min=0.0, help="Time limit of the token-counted stages."),
+    redo: bool = typer.Option(False, "--redo", help="Do a changed stage and all after it again."),
+    uncertified: bool = typer.Option(False, "--uncertified", help="Take a bare corpus."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Mechanics only, at a cut-down model."),
+    teacher_key: str = typer.Option("", envvar="PALIO_TEACHER_KEY", help="Teacher's bearer token."),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
-    """Train all stages of a recipe."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    """Train all stages of a recipe; finished stages are skipped."""
+    import msgspec
 
-    from palio.train.loop import Point
+    from palio.records import ConfigError
     from palio.train.recipe import load_recipe, shortened
-    from palio.train.run import train
+    from palio.train.run import Options, train
 
     chosen = load_recipe(recipe)
+    if seed:
+        chosen = msgspec.structs.replace(chosen, seed=chosen.seed + seed)
     if minutes:
         chosen = shortened(chosen, minutes)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("reading the corpus", total=1.0)
+    if dry_run:
+        from palio.train.dry import dry_run as rehearse
 
-        def show(share: float, point: Point) -> None:
-            text = f"{point.stage}: loss {point.loss:.3f}, {point.tokens_per_s:,.0f} tokens/s"
-            bar.update(task, completed=share, description=text)
-
-        made = train(chosen, corpus, out, report=show, threads=threads)
-    if as_json:
-        plain = {**made._asdict(), "base": str(made.base), "final": str(made.final)}
-        typer.echo(json.dumps(plain, indent=2))
+        with _Bars() as bars:
+            _show(rehearse(chosen, out, report=bars.step, threads=threads), as_json, dry=True)
         return
-    typer.echo(f"trained on {made.trajectories:,} trajectories ({made.dropped:,} too long)")
-    typer.echo(f"base:  {made.base}\nfinal: {made.final}")
+    if corpus is None or out is None:
+        raise ConfigError("name --corpus and --out", remedy="or say --dry-run")
+    with _Bars() as bars:
+        options = Options(
+            threads=threads,
+            redo=redo,
+            uncertified=uncertified,
+            teacher_key=teacher_key,
+            report=bars.step,
+        )
+        ground = _ground(suite, catalogue, pools or corpus, encoder) if suite else None
+        made = train(chosen, corpus, out, ground=ground, options=options)
+    _show(made, as_json)
+
+
+def _ground(suite: Path, catalogues: list[Path], pools: Path, encoder: str) -> Ground:
+    from palio.judging.encoders import encoder_named
+    from palio.train.ground import open_ground
+
+    return open_ground(suite, catalogues, pools, encoder=encoder_named(encoder))
+
+
+def _show(made: Trained, as_json: bool, *, dry: bool = False) -> None:
+    if as_json:
+        import msgspec
+
+        plain = [
+            {**msgspec.to_builtins(stage, enc_hook=str), "mechanics_only": dry}
+            for stage in made.stages
+        ]
+        typer.echo(json.dumps({"stages": plain, "final": str(made.final)}, indent=2))
+        return
+    for stage in made.stages:
+        told = ", ".join(f"{name} {n:,}" for name, n in stage.counts.items())
+        told += "".join(f", {name} {value:.3g}" for name, value in stage.measures.items())
+        state = " (was finished)" if stage.skipped else ""
+        typer.echo(f"{stage.name:10} {told}{state}")
+    if dry:
+        typer.echo("mechanics only: a dry run shows that the stages work together, no result")
+        return
+    typer.echo(f"final: {made.final}")
     if made.shortened:
         typer.echo("a time limit cut the schedule short: the result depends on this machine")
 
 
+class _Bars:
+    """One progress bar a stage on standard error."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True))
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> _Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def step(self, step: Any) -> None:
+        """Move the bar of a stage."""
+        if step.stage not in self._tasks:
+            self._tasks[step.stage] = self._progress.add_task(step.stage, total=1.0)
+        text = f"{step.number}/{step.stages} {step.stage}: {step.note}"
+        self._progress.update(self._tasks[step.stage], completed=step.share, description=text)
+
+
 @app.command()
 def curve(
-    run_folder: Path = typer.Argument(help="Run folder of `palio train run`."),
+    run_folder: Path = typer.Argument(help="Run folder of `palio train`."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Show the learning curve of a run."""

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +18,14 @@ from palio import __version__
 from palio.records import InputError, IntegrityError, Provenance, bytes_digest, digest, to_json
 from palio.train.model import ModelConfig, Qwen3
 from palio.train.tokenizer import ChatTokenizer
+from palio.world.artefacts import read_manifest
 
 MANIFEST = "manifest.json"
 WEIGHTS = "model.safetensors"
+CHECKPOINT = "checkpoint"
+"""Folder of a stage's checkpoint, inside the stage's folder."""
+BUNDLED = "bundled"
+"""Names the checkpoint that ships with palio, wherever a checkpoint folder may be named."""
 
 
 class Checkpoint(NamedTuple):
@@ -89,21 +95,53 @@ def _replace(scratch: Path, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def checkpoint_folder(named: Path) -> Path:
+    """The checkpoint that a path names: itself, a stage's, a run's last one, or the bundled one.
+
+    Raises:
+        InputError: "bundled" was asked for and none ships with this build.
+    """
+    if named == Path(BUNDLED):
+        found = Path(str(resources.files("palio.agents"))) / CHECKPOINT / "tiny"
+        if not (found / WEIGHTS).is_file():
+            raise InputError(
+                "no checkpoint ships with this build",
+                where=str(found),
+                remedy="train one with `palio train demo`",
+            )
+        return found
+    if (named / "config.json").is_file():
+        return named
+    chain = read_manifest(named / "chain.json")
+    stages = chain.config.get("stages", []) if chain else []
+    for folder in (named, *(named / str(stage["name"]) for stage in reversed(stages))):
+        if (folder / CHECKPOINT / "config.json").is_file():
+            return folder / CHECKPOINT
+    return named
+
+
+def checkpoint_name(folder: Path) -> str:
+    """What a checkpoint's model is called: its folder, or its stage's, or its run's and stage's."""
+    found = checkpoint_folder(folder)
+    return found.parent.name if found.name == CHECKPOINT else found.name
+
+
 def _remedy(folder: Path) -> str:
     """The folder of a run, named for one of its checkpoints, is a frequent slip."""
     inside = [path.parent for path in sorted(folder.glob(f"*/{WEIGHTS}"))]
     if inside:
         return f"a run folder holds several: name {' or '.join(map(str, inside))}"
-    return "train one with palio train run"
+    return "train one with palio train"
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:
-    """Read a checkpoint folder.
+    """Read a checkpoint folder, or what `checkpoint_folder` makes of it.
 
     Raises:
         InputError: a file is missing, broken, or of another architecture.
         IntegrityError: the weights are not those that the manifest lists.
     """
+    folder = checkpoint_folder(folder)
     try:
         shape = json.loads((folder / "config.json").read_text("utf-8"))
         if shape.get("model_type") != "qwen3" or not shape.get("tie_word_embeddings"):

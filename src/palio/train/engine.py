@@ -22,7 +22,7 @@ from torch import Tensor
 from palio.broker.upstream import RejectedError
 from palio.records import FaultCode, UpstreamError
 from palio.train.cache import Decoder
-from palio.train.checkpoint import load_checkpoint
+from palio.train.checkpoint import checkpoint_name, load_checkpoint
 from palio.train.model import Qwen3
 from palio.train.requests import Wish, read_request, response
 from palio.train.text import parse_assistant
@@ -81,7 +81,9 @@ class Engine:
         self, checkpoint: Path, *, slots: int = 64, max_tokens: int = 256, threads: int = 1
     ) -> None:
         loaded = load_checkpoint(checkpoint)
-        self._start(loaded.model, loaded.tokenizer, checkpoint.name, slots, max_tokens, threads)
+        self._start(
+            loaded.model, loaded.tokenizer, checkpoint_name(checkpoint), slots, max_tokens, threads
+        )
 
     @classmethod
     def of(

@@ -1,66 +1,155 @@
-"""A recipe is one TOML file; its digest stands in every artefact that it makes."""
+"""A recipe is one TOML file: a model, data, and an ordered list of stages, each with its digest."""
 
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from palio.records import ConfigError, Record
-from palio.train.loop import StageConfig
-from palio.train.model import ModelConfig
+from palio.records import ConfigError, Record, digest
+from palio.train.stage import StageSettings
+from palio.train.stages import KINDS, kind_named
+
+R = TypeVar("R")
 
 
-class BaseConfig(StageConfig, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
-    """The first stage.
-
-    Attributes:
-        documents: kind of document -> weight, see `documents.Author`.
-    """
-
-    documents: dict[str, float] = {}
-
-
-class SftConfig(StageConfig, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
-    """The second stage.
+class PalioModel(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
+    """A model of ours, from scratch; the defaults are the 1.8 M parameters of the tiny recipe.
 
     Attributes:
-        documents: share of the batches that are documents of the base.
-    """
-
-    documents: float = 0.0
-
-
-class Recipe(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
-    """All choices of a training run but the corpus.
-
-    Attributes:
-        seed: of weights, documents and order; the stages' own seeds are added to it.
-        parts: parts of a batch, worked on at the same time where there are cores.
-        sample: conversations that vocabulary and documents are made from.
         vocabulary: entries of the tokenizer, at most.
-        longest: tokens; a longer trajectory is left out and counted.
-        rows_a_problem: rows of one problem that are trained on, those with the most thinking first;
-            0: all. A model that must guess how much of its work to show learns less from the same
-            tokens: trained on careful and terse rows it solved 62 % of the problems of a new
-            catalogue, on one row a problem 87 % (n = 300, 4.1 M tokens each, one seed).
+        sample: conversations that vocabulary and documents are made from.
         lay_out: start with heads that can copy (`heads`); False: random weights.
+        parts: parts of a batch, worked on at the same time where there are cores.
+    """
+
+    vocabulary: int = 1024
+    hidden_size: int = 192
+    intermediate_size: int = 512
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 48
+    rope_theta: float = 10_000.0
+    max_positions: int = 4096
+    sample: int = 3000
+    lay_out: bool = True
+    parts: int = 2
+
+
+class LoraConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
+    """A low-rank adapter (PEFT); the paper's rank and alpha are not known."""
+
+    rank: int = 16
+    alpha: int = 32
+    dropout: float = 0.0
+    targets: tuple[str, ...] = (
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    )
+
+
+class PretrainedModel(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
+    """A model that `transformers` loads.
+
+    Attributes:
+        path: folder or hub name; ``package:NAME`` for a folder inside an installed package.
+        gguf: file in `path` that is dequantised; "" for safetensors.
+        tokenizer: another folder or name for the tokenizer; "" for the model's own.
+        dtype: of the weights, a name of torch.
+        lora: adapter; None: all weights are trained.
+        attention: implementation that transformers is asked for.
+        shape: overrides of the model's configuration, with which it gets random weights; only a
+            dry run has any.
+    """
+
+    path: str
+    gguf: str = ""
+    tokenizer: str = ""
+    dtype: str = "float32"
+    lora: LoraConfig | None = None
+    attention: str = "sdpa"
+    shape: dict[str, Any] = {}
+
+
+class DataConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
+    """Which rows of the corpus are trained on.
+
+    Attributes:
+        longest: tokens; a longer row is left out and counted.
+        rows_a_problem: rows of one problem, those with the most thinking first; 0: all. A model
+            that must guess how much of its work to show learns less from the same tokens: trained
+            on careful and terse rows it solved 62 % of the problems of a new catalogue, on one row
+            a problem 87 % (n = 300, 4.1 M tokens each, one seed).
+    """
+
+    longest: int = 1000
+    rows_a_problem: int = 0
+
+
+class StageEntry(Record, frozen=True, omit_defaults=False):
+    """One stage of a recipe.
+
+    Attributes:
+        kind: a name in `palio.train.stages.KINDS`.
+        name: unique in the recipe; the stage's folder.
+        settings: the kind's own settings record.
+    """
+
+    kind: str
+    name: str
+    settings: StageSettings
+
+
+class Recipe(Record, frozen=True, omit_defaults=False):
+    """All choices of a training run but its inputs.
+
+    Attributes:
+        name: of the recipe and of the model that it makes.
+        seed: of weights, documents and order; each stage's own seed is added to it.
+        model: exactly one of the two kinds of model.
+        data: which rows of the corpus.
+        stages: in order; each starts from the checkpoint of the one before.
+        dry: each stage runs a step or two at a cut-down model: mechanics only, no result.
     """
 
     name: str
-    base: BaseConfig
-    sft: SftConfig
-    model: ModelConfig = ModelConfig()
+    stages: tuple[StageEntry, ...]
+    model: PalioModel | None = None
+    pretrained: PretrainedModel | None = None
+    data: DataConfig = DataConfig()
     seed: int = 0
-    parts: int = 2
-    sample: int = 3000
-    vocabulary: int = 1024
-    longest: int = 1000
-    rows_a_problem: int = 0
-    lay_out: bool = True
+    dry: bool = False
+
+    def prefix(self, count: int) -> dict[str, Any]:
+        """All that decides the first `count` stages, as plain data; the recipe's name does not."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        del plain["name"]
+        return {**plain, "stages": [plain_stage(stage) for stage in self.stages[:count]]}
+
+    def digest(self) -> str:
+        """Digest of the whole recipe."""
+        return digest(self.prefix(len(self.stages)))
+
+    def of_kind(self, kind: str) -> tuple[StageEntry, ...]:
+        """The stages of one kind, in order."""
+        return tuple(stage for stage in self.stages if stage.kind == kind)
+
+
+def plain_stage(stage: StageEntry) -> dict[str, Any]:
+    """A stage as plain data, all of its settings named."""
+    settings: dict[str, Any] = msgspec.to_builtins(stage.settings)
+    return {"kind": stage.kind, "name": stage.name, **settings}
 
 
 def load_recipe(name: str) -> Recipe:
@@ -70,24 +159,98 @@ def load_recipe(name: str) -> Recipe:
         ConfigError: no such recipe, or a setting in it that does not exist.
     """
     bundled = resources.files(__package__).joinpath("recipes", f"{name}.toml")
-    path = Path(name)
     try:
-        text = bundled.read_text("utf-8") if bundled.is_file() else path.read_text("utf-8")
-        raw: dict[str, Any] = tomllib.loads(text)
-        return msgspec.convert(raw, Recipe)
-    except OSError as error:
+        text = bundled.read_text("utf-8") if bundled.is_file() else Path(name).read_text("utf-8")
+        return read_recipe(tomllib.loads(text), where=name)
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"no such recipe: {error}", where=name, remedy="name a TOML file, or: tiny"
+            f"no such recipe: {error}",
+            where=name,
+            remedy=f"name a TOML file, or: {', '.join(bundled_recipes())}",
         ) from error
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"the recipe cannot be read: {error}", where=name) from error
 
 
-def shortened(recipe: Recipe, minutes: float) -> Recipe:
-    """The recipe with its time limits set so that both stages together take `minutes`."""
-    total = recipe.base.tokens + recipe.sft.tokens
-    return msgspec.structs.replace(
-        recipe,
-        base=msgspec.structs.replace(recipe.base, minutes=minutes * recipe.base.tokens / total),
-        sft=msgspec.structs.replace(recipe.sft, minutes=minutes * recipe.sft.tokens / total),
+def bundled_recipes() -> tuple[str, ...]:
+    """Names of the recipes that ship with palio."""
+    folder = resources.files(__package__).joinpath("recipes")
+    names = (file.name for file in folder.iterdir())
+    return tuple(sorted(n.removesuffix(".toml") for n in names if n.endswith(".toml")))
+
+
+def read_recipe(raw: Mapping[str, Any], *, where: str = "") -> Recipe:
+    """A recipe from plain data: keys name, seed, model, data, stage.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type, a stage of an unknown kind, a name used twice.
+    """
+    unknown = sorted(raw.keys() - {"name", "seed", "model", "data", "stage"})
+    if unknown:
+        raise ConfigError(f"the recipe has an unknown key {unknown[0]!r}", where=where)
+    model = dict(raw.get("model", {}))
+    backend = model.pop("backend", "palio")
+    if backend not in ("palio", "transformers"):
+        raise ConfigError(f"no backend is called {backend!r}", where=where)
+    ours = backend == "palio"
+    return Recipe(
+        name=_read(raw.get("name", "recipe"), str, "name", where),
+        seed=_read(raw.get("seed", 0), int, "seed", where),
+        model=_read(model, PalioModel, "model", where) if ours else None,
+        pretrained=None if ours else _read(model, PretrainedModel, "model", where),
+        data=_read(raw.get("data", {}), DataConfig, "data", where),
+        stages=_stages(_read(raw.get("stage", []), list[dict[str, Any]], "stage", where), where),
     )
+
+
+def _stages(tables: Sequence[dict[str, Any]], where: str) -> tuple[StageEntry, ...]:
+    if not tables:
+        raise ConfigError("the recipe has no stage", where=where, remedy="add a [[stage]] table")
+    stages = []
+    for number, table in enumerate(tables, start=1):
+        at = f"stage {number}"
+        rest = dict(table)
+        name, kind = rest.pop("name", rest.get("kind", "")), rest.pop("kind", "")
+        if kind not in KINDS:
+            raise ConfigError(
+                f"{at} has the unknown kind {kind!r}",
+                where=where,
+                remedy=f"the kinds are {', '.join(KINDS)}",
+            )
+        settings = _read(rest, kind_named(kind).settings, f"{at} ({name})", where)
+        stages.append(StageEntry(kind=kind, name=str(name), settings=settings))
+    twice = [name for name, n in Counter(stage.name for stage in stages).items() if n > 1]
+    if twice:
+        raise ConfigError(f"two stages are called {twice[0]!r}", where=where, remedy="set `name`")
+    bad = [stage.name for stage in stages if not stage.name.replace("-", "").isalnum()]
+    if bad:
+        raise ConfigError(
+            f"a stage cannot be called {bad[0]!r}", where=where, remedy="letters, digits and -"
+        )
+    return tuple(stages)
+
+
+def _read(value: Any, kind: type[R], what: str, where: str) -> R:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the recipe cannot be read: {what}: {error}", where=where) from error
+
+
+def shortened(recipe: Recipe, minutes: float) -> Recipe:
+    """The recipe with its time limits set so that all stages counted in tokens take `minutes`."""
+    total = sum(tokens_of(stage) for stage in recipe.stages)
+    stages = []
+    for stage in recipe.stages:
+        tokens = tokens_of(stage)
+        if tokens and hasattr(stage.settings, "minutes"):
+            share = minutes * tokens / total
+            settings = msgspec.structs.replace(stage.settings, minutes=share)
+            stage = msgspec.structs.replace(stage, settings=settings)
+        stages.append(stage)
+    return msgspec.structs.replace(recipe, stages=tuple(stages))
+
+
+def tokens_of(stage: StageEntry) -> int:
+    """Tokens that a stage trains on; 0 where it is counted otherwise."""
+    return int(getattr(stage.settings, "tokens", 0))

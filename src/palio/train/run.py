@@ -2,62 +2,117 @@
 
 The folder of a run::
 
-    base/, sft/     checkpoints, each complete with its manifest
-    curve.jsonl     learning curve of both stages
-    state.pt        where the unfinished stage stands, replaced every minute
+    chain.json              the recipe and its digest
+    NAME/                   one folder a stage
+        run.json            what decides the stage: its configuration and input digests
+        checkpoint/         complete with its manifest
+        metrics.jsonl       what was measured on the way
+        stage.json          written last: the proof that the stage is finished
 """
 
 from __future__ import annotations
 
-import json
-import os
+import shutil
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import torch
 
-from palio.corpus.rows import CorpusRow, read_rows
-from palio.records import InputError, Message, ResumeError, digest, from_json, to_json
-from palio.train.batches import Example
-from palio.train.checkpoint import MANIFEST, Checkpoint, load_checkpoint, save_checkpoint
-from palio.train.documents import Author, Material
-from palio.train.heads import lay_out_heads
-from palio.train.loop import Mixture, Point, Progress, Stage, StageConfig
-from palio.train.model import Qwen3
-from palio.train.optimiser import Optimiser
-from palio.train.recipe import Recipe
-from palio.train.team import Team
-from palio.train.tokenizer import ChatTokenizer, Encoded, train_tokenizer
-from palio.world.artefacts import file_digest
+from palio import __version__
+from palio.records import (
+    ConfigError,
+    InputError,
+    IntegrityError,
+    Provenance,
+    Record,
+    ResumeError,
+    digest,
+)
+from palio.rollout.config import hold_config
+from palio.rollout.journal import lock_folder
+from palio.train.backend import backend_of
+from palio.train.checkpoint import CHECKPOINT, MANIFEST, checkpoint_folder
+from palio.train.ground import Ground
+from palio.train.inputs import chosen, open_corpus
+from palio.train.loop import Point
+from palio.train.recipe import Recipe, StageEntry, plain_stage
+from palio.train.stage import (
+    METRICS,
+    Context,
+    StageResult,
+    Step,
+    read_metrics,
+)
+from palio.train.stages import kind_named
+from palio.world.artefacts import file_digest, read_manifest, write_manifest
 
-CURVE, STATE = "curve.jsonl", "state.pt"
-BASE, SFT = "base", "sft"
-_DOCUMENT_TOKENS = 130
-"""Mean length of a document; decides only how many are written."""
+CHAIN, DONE = "chain.json", "stage.json"
 
-Report = Callable[[float, Point], None]
-"""Called with the share of the whole run that is done, in [0, 1], and a point of the curve."""
+
+class StageDone(Record, frozen=True):
+    """A finished stage.
+
+    Attributes:
+        kind, name: as the recipe says.
+        folder: of the stage, inside the run folder.
+        checkpoint: folder of its checkpoint.
+        skipped: whether it was found finished.
+    """
+
+    kind: str
+    name: str
+    folder: Path
+    checkpoint: Path
+    counts: dict[str, int] = {}
+    measures: dict[str, float] = {}
+    shortened: bool = False
+    skipped: bool = False
 
 
 class Trained(NamedTuple):
-    """What a run made.
+    """What a run made."""
+
+    stages: tuple[StageDone, ...]
+
+    @property
+    def final(self) -> Path:
+        """The last stage's checkpoint folder."""
+        return self.stages[-1].checkpoint
+
+    @property
+    def shortened(self) -> bool:
+        """Whether a time limit cut a stage short."""
+        return any(stage.shortened for stage in self.stages)
+
+    def named(self, name: str) -> StageDone:
+        """The stage called `name`."""
+        return next(stage for stage in self.stages if stage.name == name)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is carried out; none of it decides the result.
 
     Attributes:
-        base, final: checkpoint folders.
-        trajectories: how many were trained on.
-        dropped: longer than the recipe allows, left out.
-        shortened: whether a time limit cut a stage short.
+        threads: worker threads.
+        save_every: seconds between two saved states inside a stage.
+        redo: do a changed stage and all after it again instead of refusing.
+        uncertified: train on a corpus that has no certificate of its split.
+        teacher_key: bearer token of a teacher's endpoint.
+        report: progress.
+        clock: seconds.
     """
 
-    base: Path
-    final: Path
-    trajectories: int
-    dropped: int
-    shortened: bool
+    threads: int = 2
+    save_every: float = 60.0
+    redo: bool = False
+    uncertified: bool = False
+    teacher_key: str = ""
+    report: Callable[[Step], None] | None = None
+    clock: Callable[[], float] = time.monotonic
 
 
 def train(
@@ -65,10 +120,8 @@ def train(
     corpus: Path,
     out: Path,
     *,
-    report: Report | None = None,
-    threads: int = 2,
-    save_every: float = 60.0,
-    clock: Callable[[], float] = time.monotonic,
+    ground: Ground | None = None,
+    options: Options | None = None,
 ) -> Trained:
     """Run all stages of a recipe.
 
@@ -76,265 +129,210 @@ def train(
         recipe: all choices.
         corpus: a corpus folder, or one of its files; only `train.jsonl` of a folder is read.
         out: run folder; a run that was stopped, even by SIGKILL, goes on from its last state.
-        report: progress, about every five seconds.
-        threads: worker threads; the result does not depend on it.
-        save_every: seconds between two saved states.
-        clock: seconds; injected.
+        ground: training problems, for the stages that roll out.
+        options: how.
 
     Raises:
-        InputError: the corpus cannot be read or has nothing to train on.
-        ResumeError: the folder holds a run of another recipe or corpus.
-        IntegrityError: the loss is not a number.
+        InputError: the corpus cannot be read, has nothing to train on, or has no certificate.
+        ConfigError: a stage needs training problems or a checkpoint before it.
+        ResumeError: a stage in the folder was made from other settings or inputs; names them.
+        IntegrityError: the loss is not a number, or a finished stage's files were changed.
     """
-    source = corpus / "train.jsonl" if corpus.is_dir() else corpus
-    inputs = {"corpus": file_digest(source)} if source.is_file() else {}
-    run = _Run(recipe, inputs, out, report, threads, save_every, clock)
-    run.check()
-    if run.is_done(SFT) and run.is_done(BASE):
-        return run.result()
-    conversations = chosen(read_rows(source), recipe.rows_a_problem)
-    if not conversations:
-        raise InputError("the corpus has no rows", where=str(source))
-    with Team(min(threads, recipe.parts)) as team:
-        run.go(conversations, team)
-    return run.result()
+    return _Chain(recipe, corpus, out, ground, options or Options()).go()
 
 
-def chosen(rows: Iterable[CorpusRow], most: int) -> list[tuple[Message, ...]]:
-    """The conversations to train on, in corpus order.
-
-    Args:
-        rows: rows of a corpus.
-        most: of one problem, those with the most thinking; 0: all.
-    """
-    talks = [(row.problem_id, row.typed()) for row in rows]
-    if not most:
-        return [talk for _, talk in talks]
-    places: defaultdict[str, list[int]] = defaultdict(list)
-    for place, (problem, _) in enumerate(talks):
-        places[problem].append(place)
-    kept: list[int] = []
-    for found in places.values():
-        found.sort(key=lambda place: (-_thinking(talks[place][1]), place))
-        kept += found[:most]
-    return [talks[place][1] for place in sorted(kept)]
-
-
-def _thinking(talk: Sequence[Message]) -> int:
-    return sum(len(message.reasoning_content or "") for message in talk)
-
-
-class _Run:
+class _Chain:
     def __init__(
-        self,
-        recipe: Recipe,
-        inputs: dict[str, str],
-        out: Path,
-        report: Report | None,
-        threads: int,
-        save_every: float,
-        clock: Callable[[], float],
+        self, recipe: Recipe, corpus: Path, out: Path, ground: Ground | None, options: Options
     ) -> None:
-        self.recipe, self.inputs, self.out, self.report = recipe, inputs, out, report
-        self.threads, self.save_every, self.clock = threads, save_every, clock
-        self.config: dict[str, Any] = msgspec.to_builtins(recipe)
-        self.key = digest({"recipe": self.config, "inputs": inputs})
-        out.mkdir(parents=True, exist_ok=True)
-        state = out / STATE
-        self.saved: dict[str, Any] = torch.load(state) if state.exists() else {}
+        self.recipe, self.out, self.ground, self.options = recipe, out, ground, options
+        self.kinds = [kind_named(stage.kind) for stage in recipe.stages]
+        self._check()
+        self.corpus = open_corpus(corpus, uncertified=options.uncertified)
+        self.inputs = dict(self.corpus.digests)
+        if ground is not None and any(kind.ground for kind in self.kinds):
+            self.inputs["problems"] = ground.digest()
+        self.backend = backend_of(recipe)
+        self._rows: list[Any] | None = None
 
-    # ---- what is there already
+    def _check(self) -> None:
+        """Before the first minute of work."""
+        if not self.kinds[0].first:
+            first = self.recipe.stages[0]
+            if self.recipe.pretrained is None:
+                raise ConfigError(
+                    f"stage {first.name!r} needs a checkpoint before it",
+                    remedy="put a base or an sft stage first",
+                )
+        for stage, kind in zip(self.recipe.stages, self.kinds, strict=True):
+            if kind.ground and self.ground is None:
+                raise ConfigError(
+                    f"stage {stage.name!r} rolls out training problems, and there are none",
+                    remedy="name them with --suite and --catalogue",
+                )
 
-    def check(self) -> None:
-        """Refuse to mix two runs in one folder."""
-        if self.saved and self.saved["key"] != self.key:
-            raise self._refusal("an unfinished run")
-        for name in (BASE, SFT):
-            manifest = self._manifest(name)
-            made_of = manifest.get("config_digest"), manifest.get("inputs", {})
-            if manifest and made_of != (digest(self.config), self.inputs):
-                raise self._refusal(f"the checkpoint {name!r}")
+    def go(self) -> Trained:
+        """All stages in order."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        with lock_folder(self.out):
+            write_manifest(self._manifest("chain", self.recipe.prefix(self.count)), self.chain)
+            done: list[StageDone] = []
+            for number, stage in enumerate(self.recipe.stages, start=1):
+                done.append(self._stage(number, stage, done[-1].checkpoint if done else None))
+        return Trained(tuple(done))
 
-    def _refusal(self, what: str) -> ResumeError:
-        return ResumeError(
-            f"{what} was made from another recipe or corpus",
-            where=str(self.out),
-            remedy="name another folder with --out, or remove this one",
+    @property
+    def count(self) -> int:
+        """Number of stages."""
+        return len(self.recipe.stages)
+
+    @property
+    def chain(self) -> Path:
+        """The run's own manifest."""
+        return self.out / CHAIN
+
+    def _manifest(self, kind: str, config: dict[str, Any], **more: Any) -> Provenance:
+        named = {"recipe": self.recipe.name, **config}
+        return Provenance(
+            kind=kind,
+            tool_version=__version__,
+            config=named,
+            config_digest=digest(named),
+            **{"inputs": self.inputs, "seed": self.recipe.seed, **more},
         )
 
-    def _manifest(self, name: str) -> dict[str, Any]:
-        path = self.out / name / MANIFEST
-        return dict(json.loads(path.read_bytes())) if path.exists() else {}
+    def _stage(self, number: int, stage: StageEntry, previous: Path | None) -> StageDone:
+        """One stage, or what is there of it."""
+        folder = self.out / stage.name
+        inputs = dict(self.inputs)
+        inputs["recipe"] = digest(self.recipe.prefix(number))
+        if previous is not None:
+            inputs["checkpoint"] = file_digest(previous / MANIFEST)
+        read = {name: value for name, value in inputs.items() if name != "recipe"}
+        held = {**self.recipe.prefix(0), "stage": plain_stage(stage), "inputs": read}
+        del held["stages"]
+        self._hold(number, folder, held)
+        found = self._finished(stage, folder)
+        if found is not None:
+            self._report(number, stage, 1.0, "was finished")
+            return found
+        context = self._context(number, stage, inputs)
+        kind = self.kinds[number - 1]
+        report = lambda share, note: self._report(number, stage, share, note)  # noqa: E731
+        made = kind.run(stage.settings, context, previous, folder, report)
+        return self._finish(stage, folder, made, inputs)
 
-    def is_done(self, name: str) -> bool:
-        """Whether a stage's checkpoint is complete."""
-        return bool(self._manifest(name))
+    def _hold(self, number: int, folder: Path, held: dict[str, Any]) -> None:
+        """Refuse to mix two runs; with `redo`, drop the changed stage and those after it."""
+        command = f"palio train {self.recipe.name} --out {self.out} --redo does the changed stage"
+        try:
+            hold_config(folder, "stage", held, f"{command} and all after it again")
+        except ResumeError:
+            if not self.options.redo:
+                raise
+            for stage in self.recipe.stages[number - 1 :]:
+                shutil.rmtree(self.out / stage.name, ignore_errors=True)
+            hold_config(folder, "stage", held)
 
-    def result(self) -> Trained:
-        """What the finished run made."""
-        counts = self._manifest(SFT)["counts"]
-        return Trained(
-            base=self.out / BASE,
-            final=self.out / SFT,
-            trajectories=counts["trajectories"],
-            dropped=counts["dropped"],
-            shortened=bool(counts["shortened"]),
+    def _context(self, number: int, stage: StageEntry, inputs: dict[str, str]) -> Context:
+        if self._rows is None:
+            self._rows = chosen(self.corpus.rows(), self.recipe.data.rows_a_problem)
+            if not self._rows:
+                raise InputError("the corpus has no rows", where=str(self.corpus.path))
+        return Context(
+            recipe=self.recipe,
+            name=stage.name,
+            number=number,
+            seed=self.recipe.seed + stage.settings.seed,
+            rows=self._rows,
+            ground=self.ground,
+            backend=self.backend,
+            inputs=inputs,
+            threads=self.options.threads,
+            save_every=self.options.save_every,
+            teacher_key=self.options.teacher_key,
+            clock=self.options.clock,
         )
 
-    # ---- the stages
-
-    def go(self, conversations: Sequence[Sequence[Message]], team: Team) -> None:
-        """Run what is not done yet."""
-        recipe = self.recipe
-        sample = conversations[:: max(1, len(conversations) // recipe.sample)]
-        if self.is_done(BASE):
-            start = load_checkpoint(self.out / BASE)
-        else:
-            tokenizer = self._tokenizer(sample)
-            start = Checkpoint(self._fresh(tokenizer), tokenizer)
-        # before the base, so that a corpus of too long rows is refused at once
-        kept = self._examples(start.tokenizer.encode_chats(conversations), "trajectory")
-        documents = self._documents(sample, start.tokenizer)
-        if not self.is_done(BASE):
-            mixture = Mixture([("documents", documents, 1.0)], recipe.base.batch, self._seed(BASE))
-            self._stage(BASE, recipe.base, mixture, start, team, {"documents": len(documents)})
-        share = recipe.sft.documents
-        mixture = Mixture(
-            [("trajectories", kept, 1.0 - share), ("documents", documents, share)],
-            recipe.sft.batch,
-            self._seed(SFT),
+    def _finish(
+        self, stage: StageEntry, folder: Path, made: StageResult, inputs: dict[str, str]
+    ) -> StageDone:
+        """Write the proof, last."""
+        inside = made.checkpoint.relative_to(folder)
+        outputs = {str(inside / MANIFEST): file_digest(made.checkpoint / MANIFEST)}
+        if (folder / METRICS).exists():
+            outputs[METRICS] = file_digest(folder / METRICS)
+        told = {"stage": plain_stage(stage), "checkpoint": str(inside), "measures": made.measures}
+        manifest = self._manifest(
+            "stage",
+            told,
+            inputs={**inputs, **made.inputs},
+            outputs=outputs,
+            counts={**made.counts, "shortened": int(made.shortened)},
+            seed=self.recipe.seed + stage.settings.seed,
         )
-        counts = {"trajectories": len(kept), "dropped": len(conversations) - len(kept)}
-        self._stage(SFT, recipe.sft, mixture, start, team, counts)
-        (self.out / STATE).unlink(missing_ok=True)
+        write_manifest(manifest, folder / DONE)
+        (folder / "state.pt").unlink(missing_ok=True)
+        return _done(stage, folder, manifest, skipped=False)
 
-    def _seed(self, name: str) -> int:
-        stage = self.recipe.base if name == BASE else self.recipe.sft
-        return self.recipe.seed + stage.seed
+    def _finished(self, stage: StageEntry, folder: Path) -> StageDone | None:
+        manifest = read_manifest(folder / DONE)
+        if manifest is None:
+            return None
+        for name, wanted in manifest.outputs.items():
+            path = folder / name
+            if not path.exists() or file_digest(path) != wanted:
+                raise IntegrityError(
+                    "a finished stage's file is not what it was",
+                    where=str(path),
+                    remedy=f"remove {folder} to do the stage again",
+                )
+        return _done(stage, folder, manifest, skipped=True)
 
-    def _tokenizer(self, sample: Sequence[Sequence[Message]]) -> ChatTokenizer:
-        if self.saved:
-            return ChatTokenizer.from_json(self.saved["tokenizer"])
-        return train_tokenizer(sample, size=self.recipe.vocabulary)
+    def _report(self, number: int, stage: StageEntry, share: float, note: str) -> None:
+        if self.options.report is not None:
+            step = Step(stage=stage.name, number=number, stages=self.count, share=share, note=note)
+            self.options.report(step)
 
-    def _fresh(self, tokenizer: ChatTokenizer) -> Qwen3:
-        shape = msgspec.structs.replace(self.recipe.model, vocab_size=tokenizer.size)
-        model = Qwen3(shape)
-        model.initialise(self.recipe.seed)
-        if self.recipe.lay_out:
-            lay_out_heads(model, self.recipe.seed)
-        return model
 
-    def _documents(
-        self, sample: Sequence[Sequence[Message]], tokenizer: ChatTokenizer
-    ) -> list[Example]:
-        recipe = self.recipe
-        count = max(1, recipe.base.tokens // _DOCUMENT_TOKENS)
-        author = Author(Material(sample), self._seed(BASE))
-        written = author.write(recipe.base.documents, count)
-        return self._examples(tokenizer.encode_segments(written), "document")
+def _done(stage: StageEntry, folder: Path, manifest: Provenance, *, skipped: bool) -> StageDone:
+    counts = dict(manifest.counts)
+    return StageDone(
+        kind=stage.kind,
+        name=stage.name,
+        folder=folder,
+        checkpoint=folder / str(manifest.config.get("checkpoint", CHECKPOINT)),
+        shortened=bool(counts.pop("shortened", 0)),
+        counts=counts,
+        measures=manifest.config.get("measures", {}),
+        skipped=skipped,
+    )
 
-    def _examples(self, encoded: Sequence[Encoded], what: str) -> list[Example]:
-        made = [Example.of(one, self.recipe.longest) for one in encoded]
-        kept = [one for one in made if one is not None]
-        if not kept:
-            raise InputError(
-                f"no {what} is as short as {self.recipe.longest} tokens",
-                remedy="raise `longest` in the recipe",
-            )
-        return kept
 
-    def _stage(
-        self,
-        name: str,
-        config: StageConfig,
-        mixture: Mixture,
-        start: Checkpoint,
-        team: Team,
-        counts: dict[str, int],
-    ) -> None:
-        """Train one stage to its end and write its checkpoint."""
-        model, tokenizer = start
-        optimiser = Optimiser(model, config.optimiser)
-        stage = Stage(
-            name,
-            model,
-            optimiser,
-            mixture,
-            config,
-            team=team,
-            parts=self.recipe.parts,
-            pad=tokenizer.pad,
-            report=self._note,
-            save=lambda now: self._save(name, now, model, optimiser, tokenizer),
-            clock=self.clock,
-            save_every=self.save_every,
-        )
-        if self.saved.get("stage") == name:
-            model.load_state_dict(self.saved["model"])
-            optimiser.load_state_dict(self.saved["optimiser"])
-            stage.progress.restore(self.saved["progress"])
-        self._trim_curve(name, stage.progress.step)
-        now = stage.run()
-        save_checkpoint(
-            self.out / name,
-            model,
-            tokenizer,
-            config=self.config,
-            inputs=self.inputs,
-            counts={
-                **counts,
-                "steps": now.step,
-                "tokens": now.tokens,
-                "seconds": round(now.seconds),
-                "shortened": int(now.shortened),
-            },
-            seed=self._seed(name),
-        )
-        self.saved = {}
+def final_checkpoint(out: Path) -> Path:
+    """The checkpoint of the last finished stage of a run folder.
 
-    def _note(self, point: Point) -> None:
-        with (self.out / CURVE).open("ab") as file:
-            file.write(to_json(point) + b"\n")
-        base, sft = self.recipe.base.tokens, self.recipe.sft.tokens
-        done = point.tokens + (base if point.stage == SFT else 0)
-        if self.report:
-            self.report(min(1.0, done / (base + sft)), point)
-
-    def _trim_curve(self, name: str, step: int) -> None:
-        """Drop points of a stage beyond the state it goes on from."""
-        points = read_curve(self.out)
-        kept = [p for p in points if p.stage != name or p.step <= step]
-        (self.out / CURVE).write_bytes(b"".join(to_json(p) + b"\n" for p in kept))
-
-    def _save(
-        self,
-        name: str,
-        now: Progress,
-        model: Qwen3,
-        optimiser: Optimiser,
-        tokenizer: ChatTokenizer,
-    ) -> None:
-        scratch = self.out / f".{STATE}.new"
-        state = {
-            "key": self.key,
-            "stage": name,
-            "progress": now.state(),
-            "model": model.state_dict(),
-            "optimiser": optimiser.state_dict(),
-            "tokenizer": tokenizer.to_json(),
-        }
-        with scratch.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(self.out / STATE)
+    Raises:
+        InputError: no stage of the folder is finished.
+    """
+    found = checkpoint_folder(out)
+    if found == out:
+        raise InputError("no stage of this run is finished", where=str(out))
+    return found
 
 
 def read_curve(out: Path) -> list[Point]:
-    """The learning curve of a run folder; [] when there is none yet."""
-    path = out / CURVE
-    if not path.exists():
-        return []
-    lines = path.read_bytes().splitlines()
-    return [from_json(line, Point, where=f"{path}:{at}") for at, line in enumerate(lines, 1)]
+    """The learning curves of a run's stages, in order; [] when there is none yet.
+
+    Measurements that are no points of a curve (other stages have columns of their own) are left
+    out; `stage.read_metrics` gives all of them.
+    """
+    manifest = read_manifest(out / CHAIN)
+    stages = manifest.config["stages"] if manifest else []
+    names = set(Point.__struct_fields__)
+    return [
+        msgspec.convert(row, Point)
+        for stage in stages
+        for row in read_metrics(out / stage["name"])
+        if names <= row.keys()
+    ]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
-from palio.records import FunctionCall, Message, ToolCall
+from palio.records import FunctionCall, Message, ToolCall, bytes_digest
 
 END = "<|im_end|>"
 """Ends every turn; the token that a model emits when its turn is done."""
@@ -31,9 +31,9 @@ class Segment(NamedTuple):
     trained: bool
 
 
-def chat_template() -> str:
+def chat_template(name: str = "chat_template.jinja") -> str:
     """The Jinja template of the same text, as `transformers` wants it."""
-    return resources.files(__package__).joinpath("chat_template.jinja").read_text("utf-8")
+    return resources.files(__package__).joinpath(name).read_text("utf-8")
 
 
 def assistant_text(message: Message) -> str:
@@ -122,3 +122,8 @@ def _function_call(text: str) -> FunctionCall | None:
         return None
     compact = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
     return FunctionCall(name=plain["name"], arguments=compact)
+
+
+def template_digest(name: str = "chat_template.jinja") -> str:
+    """Digest of a chat template of ours; stands in the manifest of what is trained with it."""
+    return bytes_digest(chat_template(name).encode())

@@ -55,7 +55,7 @@ class MainJobConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fie
     workers: int = 2
     train_share: float = 0.84
     development_share: float = 0.06
-    recipe: str = "tiny"
+    recipe: str = "demo"
     training_minutes: float = 0.0
     evaluated: int = 450
     sampled: int = 60

@@ -11,7 +11,7 @@ from palio.evaluate.charts import CurvePoint
 from palio.evaluate.mainjob.arena import bulk_shards, run_bulk, run_race
 from palio.evaluate.mainjob.config import MainJobConfig
 from palio.evaluate.mainjob.corpus import build_corpus
-from palio.evaluate.mainjob.learn import BASE, TRAINED, checkpoint, read_curve, train
+from palio.evaluate.mainjob.learn import BASE, TRAINED, checkpoint, read_curve, recipe_of, train
 from palio.evaluate.mainjob.measure import (
     measure_floors,
     measure_policy,
@@ -26,7 +26,6 @@ from palio.evaluate.report_data import ReportData
 from palio.evaluate.summary import Summary, make_summary, write_summary
 from palio.records import digest
 from palio.train.engine import Engine
-from palio.train.recipe import load_recipe
 
 SUMMARY, REPORT = "summary.json", "report.html"
 Work = Callable[[Path], dict[str, Any]]
@@ -55,7 +54,7 @@ def run_main_job(config: MainJobConfig, out: Path, reporter: Reporter) -> MainJo
         ResumeError: the folder holds a job of another configuration.
         ConfigError: the configuration cannot be.
     """
-    load_recipe(config.recipe)  # a wrong name is said now, not when training is due
+    recipe_of(config)  # a wrong name is said now, not when training is due
     stages = Stages(out, config.checked(), reporter)
     job = _Job(config, out, stages, reporter)
     job.make()

@@ -11,61 +11,72 @@ import msgspec
 
 from palio.evaluate.charts import CurvePoint
 from palio.evaluate.mainjob.config import MainJobConfig
+from palio.records import ConfigError
 from palio.train import run as training
-from palio.train.loop import Point
-from palio.train.recipe import load_recipe, shortened
+from palio.train.checkpoint import CHECKPOINT
+from palio.train.recipe import Recipe, load_recipe, shortened, tokens_of
+from palio.train.stage import Step
 
 BASE, TRAINED = "base", "trained"
-_FOLDERS = {BASE: training.BASE, TRAINED: training.SFT}
-_LABELS = {training.BASE: "base", training.SFT: "SFT"}
+_LABELS = {"base": "base", "sft": "SFT"}
+
+
+def recipe_of(config: MainJobConfig) -> Recipe:
+    """The recipe, once it is known to be one that the main job can run.
+
+    Raises:
+        ConfigError: it needs training problems, or has no base and no stage after it.
+    """
+    recipe = load_recipe(config.recipe)
+    kinds = [stage.kind for stage in recipe.stages]
+    if kinds[0] != "base" or set(kinds[1:]) != {"sft"}:
+        raise ConfigError(
+            f"the main job trains a base and then sft, not {', '.join(kinds)}",
+            where=config.recipe,
+            remedy="name a recipe such as demo; `palio train` runs every recipe",
+        )
+    recipe = msgspec.structs.replace(recipe, seed=recipe.seed + config.seed)
+    return shortened(recipe, config.training_minutes) if config.training_minutes else recipe
 
 
 def train(
     config: MainJobConfig, corpus: Path, folder: Path, advance: Callable[[int, str], None]
 ) -> dict[str, Any]:
     """Run the recipe; `advance` gets percent and the loss."""
-    recipe = load_recipe(config.recipe)
-    recipe = msgspec.structs.replace(recipe, seed=recipe.seed + config.seed)
-    if config.training_minutes:
-        recipe = shortened(recipe, config.training_minutes)
+    recipe = recipe_of(config)
+    sizes = [tokens_of(stage) for stage in recipe.stages]
 
-    def note(share: float, point: Point) -> None:
-        label = _LABELS.get(point.stage, point.stage)
-        advance(
-            round(100 * share),
-            f"{label} loss {point.loss:.3f}, {point.tokens_per_s:,.0f} tokens/s",
-        )
+    def note(step: Step) -> None:
+        done = sum(sizes[: step.number - 1]) + step.share * sizes[step.number - 1]
+        label = _LABELS.get(step.stage, step.stage)
+        advance(round(100 * done / sum(sizes)), f"{label} {step.note}")
 
-    made = training.train(
-        recipe, corpus, folder, report=note, threads=config.workers, clock=time.monotonic
-    )
-    points = training.read_curve(folder)
-    last = {point.stage: point for point in points}
-    tokens = sum(point.tokens for point in last.values())
+    options = training.Options(threads=config.workers, report=note, clock=time.monotonic)
+    made = training.train(recipe, corpus, folder, options=options)
+    last = made.stages[-1].counts
+    tokens = sum(stage.counts["tokens"] for stage in made.stages)
     return {
-        "trajectories": made.trajectories,
-        "dropped": made.dropped,
+        "trajectories": last["trajectories"],
+        "dropped": last["dropped"],
         "shortened": made.shortened,
         "tokens": tokens,
-        "note": f"{made.trajectories:,} trajectories, {tokens / 1e6:.1f} M tokens in all",
+        "note": f"{last['trajectories']:,} trajectories, {tokens / 1e6:.1f} M tokens in all",
     }
 
 
 def checkpoint(folder: Path, name: str) -> Path:
     """The checkpoint of `BASE` or `TRAINED` in the folder of the training."""
-    return folder / _FOLDERS[name]
+    return folder / BASE / CHECKPOINT if name == BASE else training.final_checkpoint(folder)
 
 
 def read_curve(folder: Path) -> tuple[CurvePoint, ...]:
-    """The learning curve with tokens counted over both stages."""
-    points = training.read_curve(folder)
-    before = max((point.tokens for point in points if point.stage == training.BASE), default=0)
-    return tuple(
-        CurvePoint(
-            stage=_LABELS.get(point.stage, point.stage),
-            step=point.step,
-            tokens=point.tokens + (before if point.stage == training.SFT else 0),
-            loss=point.loss,
-        )
-        for point in points
-    )
+    """The learning curve with tokens counted over all stages."""
+    curve: list[CurvePoint] = []
+    before, stage = 0, ""
+    for point in training.read_curve(folder):
+        if point.stage != stage:
+            before, stage = (curve[-1].tokens if curve else 0), point.stage
+        label = _LABELS.get(stage, stage)
+        tokens = point.tokens + before
+        curve.append(CurvePoint(stage=label, step=point.step, tokens=tokens, loss=point.loss))
+    return tuple(curve)

@@ -1,0 +1,205 @@
+"""Our own loop: a Qwen3 of a few million parameters from scratch, with Muon, on CPU cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from palio.broker.upstream import Upstream
+from palio.records import InputError, PalioError
+from palio.train.backend import Source, Talk
+from palio.train.checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, save_checkpoint
+from palio.train.engine import Engine
+from palio.train.heads import lay_out_heads
+from palio.train.loop import Mixture, Point, Progress, Stage
+from palio.train.model import ModelConfig, Qwen3
+from palio.train.optimiser import Optimiser
+from palio.train.recipe import PalioModel
+from palio.train.settings import SftSettings
+from palio.train.stage import METRICS, Context, Report, StageResult, append_metrics, read_metrics
+from palio.train.team import Team
+from palio.train.text import template_digest
+from palio.train.tokenizer import ChatTokenizer, Encoded, train_tokenizer
+
+STATE = "state.pt"
+
+
+class ChatCodec:
+    """`backend.Codec` of our own vocabulary; tools are not shown to a model of this size."""
+
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.end, self.pad = tokenizer.end, tokenizer.pad
+
+    @property
+    def template_digest(self) -> str:
+        """Digest of the chat template."""
+        return template_digest()
+
+    def encode_talks(self, talks: Sequence[Talk]) -> list[Encoded]:
+        """Ids and masks of conversations."""
+        return self.tokenizer.encode_chats(talk.messages for talk in talks)
+
+    def decode(self, ids: Sequence[int], /) -> str:
+        """The text of ids."""
+        return self.tokenizer.decode(ids)
+
+
+class LoopBackend:
+    """`backend.Backend` over `loop.Stage`.
+
+    Args:
+        model: shape and vocabulary of a model from scratch.
+    """
+
+    def __init__(self, model: PalioModel) -> None:
+        self.model = model
+
+    def sample(self, context: Context) -> list[Any]:
+        """The conversations that vocabulary and documents are made from."""
+        rows = context.rows
+        return [row.typed() for row in rows[:: max(1, len(rows) // self.model.sample)]]
+
+    def open(self, start: Path | None, context: Context) -> Checkpoint:
+        """The checkpoint of the stage before, or fresh weights over a fresh vocabulary."""
+        if start is not None:
+            return load_checkpoint(start)
+        tokenizer = train_tokenizer(self.sample(context), size=self.model.vocabulary)
+        return Checkpoint(self._fresh(tokenizer, context.recipe.seed), tokenizer)
+
+    def _fresh(self, tokenizer: ChatTokenizer, seed: int) -> Qwen3:
+        plain = msgspec.to_builtins(self.model)
+        shape = {name: plain[name] for name in ModelConfig.__struct_fields__ if name in plain}
+        model = Qwen3(ModelConfig(**{**shape, "vocab_size": tokenizer.size}))
+        model.initialise(seed)
+        if self.model.lay_out:
+            lay_out_heads(model, seed)
+        return model
+
+    def codec(self, start: Path | None, context: Context) -> ChatCodec:
+        """The vocabulary of a checkpoint."""
+        return ChatCodec(self.open(start, context).tokenizer)
+
+    def sft(
+        self,
+        sources: Sequence[Source],
+        settings: SftSettings,
+        start: Path | None,
+        out: Path,
+        context: Context,
+        report: Report,
+    ) -> StageResult:
+        """Train to the end of the stage and write its checkpoint."""
+        checkpoint = self.open(start, context)
+        with Team(min(context.threads, self.model.parts)) as team:
+            run = _Run(self.model.parts, checkpoint, sources, settings, out, context, report, team)
+            return run.go()
+
+    @contextmanager
+    def serve(self, start: Path | None, context: Context) -> Iterator[Upstream]:  # noqa: ARG002
+        """Our engine over a checkpoint."""
+        if start is None:
+            raise InputError("there is no checkpoint to roll out", remedy="put an sft stage first")
+        with Engine(start) as engine:
+            yield engine
+
+
+class _Run:
+    """One stage over one model, with its state on disk."""
+
+    def __init__(
+        self,
+        parts: int,
+        checkpoint: Checkpoint,
+        sources: Sequence[Source],
+        settings: SftSettings,
+        out: Path,
+        context: Context,
+        report: Report,
+        team: Team,
+    ) -> None:
+        self.model, self.tokenizer = checkpoint
+        self.out, self.context, self.settings, self.report = out, context, settings, report
+        config = settings.loop()
+        self.optimiser = Optimiser(self.model, config.optimiser)
+        self.stage = Stage(
+            context.name,
+            self.model,
+            self.optimiser,
+            Mixture(sources, config.batch, context.seed),
+            config,
+            team=team,
+            parts=parts,
+            pad=self.tokenizer.pad,
+            report=self._note,
+            save=self._save,
+            clock=context.clock,
+            save_every=context.save_every,
+        )
+        self.counts = {source.name: len(source.examples) for source in sources}
+
+    def go(self) -> StageResult:
+        """From the saved state, or from the beginning, to the checkpoint."""
+        self._restore()
+        now = self.stage.run()
+        counts = {**self.counts, "steps": now.step, "tokens": now.tokens}
+        folder = self.out / CHECKPOINT
+        save_checkpoint(
+            folder,
+            self.model,
+            self.tokenizer,
+            config=self.context.recipe.prefix(self.context.number),
+            inputs=self.context.inputs,
+            counts={**counts, "seconds": round(now.seconds), "shortened": int(now.shortened)},
+            seed=self.context.seed,
+        )
+        return StageResult(checkpoint=folder, counts=counts, shortened=now.shortened)
+
+    def _restore(self) -> None:
+        path = self.out / STATE
+        if path.exists():
+            saved: dict[str, Any] = torch.load(path)
+            self.model.load_state_dict(saved["model"])
+            self.optimiser.load_state_dict(saved["optimiser"])
+            self.stage.progress.restore(saved["progress"])
+        self._trim_curve(self.stage.progress.step)
+
+    def _trim_curve(self, step: int) -> None:
+        """Drop points beyond the state that the stage goes on from."""
+        kept = [row for row in read_metrics(self.out) if row.get("step", 0) <= step]
+        (self.out / METRICS).unlink(missing_ok=True)
+        for row in kept:
+            append_metrics(self.out, row)
+
+    def _note(self, point: Point) -> None:
+        append_metrics(self.out, point)
+        share = point.tokens / max(1, self.settings.tokens)
+        self.report(min(1.0, share), f"loss {point.loss:.3f}, {point.tokens_per_s:,.0f} tokens/s")
+
+    def _save(self, now: Progress) -> None:
+        """Replace the saved state; a disk that is full leaves the one before."""
+        scratch = self.out / f".{STATE}.new"
+        state = {
+            "progress": now.state(),
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+        }
+        try:
+            with scratch.open("wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(self.out / STATE)
+        except (OSError, RuntimeError) as error:
+            scratch.unlink(missing_ok=True)
+            raise PalioError(
+                f"the state of stage {self.context.name!r} cannot be saved: {error}",
+                where=str(self.out),
+                remedy="make room on the disk and run the same again: the last state is kept",
+            ) from error

@@ -1,0 +1,122 @@
+"""Training problems and their worlds: only problems of the training pool ever come out of here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from palio.corpus.build import POOL_FILE
+from palio.judging.encoders import TitleEncoder
+from palio.records import InputError, Problem, digest, from_json
+from palio.suites.files import read_suite
+from palio.world.catalogue import read_catalogues
+from palio.world.world import World, world_of_catalogue
+
+TRAIN = "train"
+
+
+class Worlds(Mapping[str, World]):
+    """Worlds by catalogue id, each built when it is first asked for; safe from many threads."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], World]]) -> None:
+        self._makers = dict(makers)
+        self._made: dict[str, World] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, catalogue: str) -> World:
+        with self._lock:
+            if catalogue not in self._made:
+                self._made[catalogue] = self._makers[catalogue]()
+            return self._made[catalogue]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where training problems are run.
+
+    Attributes:
+        problems: of the training pool, in suite order.
+        worlds: catalogue id -> world, for every catalogue that a problem names.
+        encoder: title similarity of the scorer.
+    """
+
+    problems: tuple[Problem, ...]
+    worlds: Mapping[str, World]
+    encoder: TitleEncoder
+
+    def digest(self) -> str:
+        """Digest of problems and scorer; catalogues are named by the problems."""
+        return digest([self.encoder.encoder_id, list(self.problems)])
+
+    def evenly(self, count: int, salt: str) -> tuple[Problem, ...]:
+        """At most `count` problems, the kinds evenly, chosen by salted digest; 0: all."""
+        if not count or count >= len(self.problems):
+            return self.problems
+        by_kind: dict[str, list[Problem]] = {}
+        for problem in sorted(self.problems, key=lambda each: digest([salt, each.problem_id])):
+            by_kind.setdefault(problem.kind, []).append(problem)
+        chosen: list[Problem] = []
+        queues = [by_kind[kind] for kind in sorted(by_kind)]
+        while len(chosen) < count:
+            queues = [queue for queue in queues if queue]
+            chosen += [queue.pop(0) for queue in queues[: count - len(chosen)]]
+        wanted = {problem.problem_id for problem in chosen}
+        return tuple(problem for problem in self.problems if problem.problem_id in wanted)
+
+
+def open_ground(
+    suite: Path,
+    catalogues: Sequence[Path],
+    pools: Path | None = None,
+    *,
+    encoder: TitleEncoder,
+    world: str = "auto",
+) -> Ground:
+    """The training problems of a suite.
+
+    Args:
+        suite: suite file.
+        catalogues: catalogue folders of the suite.
+        pools: a corpus folder or a file problem id -> pool; None: every problem of the suite is
+            for training.
+        encoder: title similarity of the scorer.
+        world: configuration of the worlds; "auto": as the catalogue says.
+
+    Raises:
+        InputError: a problem's catalogue is missing, or no problem is in the training pool.
+    """
+    problems = read_suite(suite).problems
+    if pools is not None:
+        path = pools / POOL_FILE if pools.is_dir() else pools
+        try:
+            pool_of = from_json(path.read_bytes(), dict[str, str], where=str(path))
+        except OSError as error:
+            raise InputError(
+                f"cannot read the pools: {error.strerror}",
+                where=str(path),
+                remedy="`palio corpus build` writes them",
+            ) from error
+        problems = tuple(each for each in problems if pool_of.get(each.problem_id) == TRAIN)
+    if not problems:
+        raise InputError("no problem of the suite is in the training pool", where=str(suite))
+    found, _ = read_catalogues(catalogues)
+    missing = sorted({problem.catalogue for problem in problems} - found.keys())
+    if missing:
+        raise InputError(
+            f"no catalogue {missing[0]!r}, which training problems name",
+            where=str(suite),
+            remedy="name every catalogue of the suite with --catalogue",
+        )
+    makers = {
+        name: (lambda held=catalogue: world_of_catalogue(held, world))
+        for name, catalogue in found.items()
+    }
+    return Ground(problems, Worlds(makers), encoder)

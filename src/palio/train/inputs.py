@@ -1,0 +1,91 @@
+"""What a run trains on: a certified corpus, of each problem the rows that show most work."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from palio.corpus.certificate import CERTIFICATE
+from palio.corpus.rows import CorpusRow, read_rows
+from palio.records import InputError, IntegrityError
+from palio.world.artefacts import MANIFEST, file_digest, read_manifest
+
+
+class Corpus(NamedTuple):
+    """A corpus to train on.
+
+    Attributes:
+        path: the file of training rows.
+        digests: "corpus" and, of a folder, "certificate".
+    """
+
+    path: Path
+    digests: dict[str, str]
+
+    def rows(self) -> Iterator[CorpusRow]:
+        """Its training rows."""
+        return read_rows(self.path)
+
+
+def open_corpus(corpus: Path, *, uncertified: bool = False) -> Corpus:
+    """Find the training rows and the certificate of their split.
+
+    Args:
+        corpus: a corpus folder, or a file of rows.
+        uncertified: take a corpus without a certificate.
+
+    Raises:
+        InputError: no such corpus, or it has no certificate.
+        IntegrityError: rows or certificate are not those that the manifest lists.
+    """
+    path = corpus / "train.jsonl" if corpus.is_dir() else corpus
+    if not path.is_file():
+        raise InputError(
+            "no such corpus file", where=str(path), remedy="run `palio corpus build` first"
+        )
+    digests = {"corpus": file_digest(path)}
+    certificate = path.parent / CERTIFICATE
+    manifest = read_manifest(path.parent / MANIFEST)
+    if not certificate.is_file() or manifest is None:
+        if uncertified:
+            return Corpus(path, digests)
+        raise InputError(
+            "the corpus has no certificate that its pools share nothing",
+            where=str(corpus),
+            remedy="build it with `palio corpus build`, or say --uncertified",
+        )
+    digests["certificate"] = file_digest(certificate)
+    for name, found in ((path.name, digests["corpus"]), (CERTIFICATE, digests["certificate"])):
+        if manifest.outputs.get(name) != found:
+            raise IntegrityError(
+                f"{name} is not the one that the corpus' manifest lists",
+                where=str(corpus),
+                remedy="build the corpus again, or take an untouched copy",
+            )
+    return Corpus(path, digests)
+
+
+def chosen(rows: Iterable[CorpusRow], most: int) -> list[CorpusRow]:
+    """The rows to train on, in corpus order.
+
+    Args:
+        rows: rows of a corpus.
+        most: of one problem, those with the most thinking; 0: all.
+    """
+    held = list(rows)
+    if not most:
+        return held
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for place, row in enumerate(held):
+        places[row.problem_id].append(place)
+    kept: list[int] = []
+    for found in places.values():
+        found.sort(key=lambda place: (-_thinking(held[place]), place))
+        kept += found[:most]
+    return [held[place] for place in sorted(kept)]
+
+
+def _thinking(row: CorpusRow) -> int:
+    return sum(len(message.get("reasoning_content") or "") for message in row.messages)

@@ -1,0 +1,135 @@
+"""Settings that several kinds of stage share: how weights are trained, how problems are run."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from palio.records import ConfigError, Profile, Record
+from palio.train.loop import StageConfig
+from palio.train.optimiser import OptimiserConfig
+from palio.train.stage import StageSettings
+
+
+class TrlSettings(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
+    """What TRL and transformers are told; the names are theirs.
+
+    Attributes:
+        bf16, gradient_checkpointing: off by default: TRL's own defaults are for GPUs.
+        max_steps: updates; -1: `num_train_epochs` decides.
+        report_to: where transformers reports to, e.g. "wandb"; `metrics.jsonl` is always written.
+        save_steps: updates between two checkpoints that a killed run goes on from.
+        fsdp, deepspeed: a configuration file of accelerate's or DeepSpeed's; "" for none.
+        packing: several rows in one; slow on CPU (535 against 2,600 tokens/s, measured).
+        extra: any other field of TRL's configuration class.
+    """
+
+    num_train_epochs: float = 1.0
+    max_steps: int = -1
+    learning_rate: float = 1e-4
+    lr_scheduler_type: str = "cosine"
+    warmup_ratio: float = 0.03
+    per_device_train_batch_size: int = 1
+    gradient_accumulation_steps: int = 8
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    bf16: bool = False
+    gradient_checkpointing: bool = False
+    use_liger_kernel: bool = False
+    packing: bool = False
+    logging_steps: int = 1
+    save_steps: int = 25
+    report_to: tuple[str, ...] = ()
+    deepspeed: str = ""
+    fsdp: str = ""
+    extra: dict[str, str | int | float | bool] = {}
+
+
+class SftSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
+    """Training on examples, with either backend.
+
+    Attributes:
+        tokens: input tokens to train on with our loop, padding included.
+        batch: cost of one part of a batch, in tokens (`batches`).
+        warmup: share of the stage in which the rates rise.
+        decay: share of the stage in which they fall.
+        floor: rate at the end, as a share of the peak.
+        minutes: time limit, see `loop.StageConfig`; 0: none.
+        documents: share of the batches that are documents of the base.
+        kinds: kind of document -> weight; {} with `documents` above 0: those of the base stage.
+        trl: with a pretrained model.
+    """
+
+    tokens: int = 0
+    batch: int = 1500
+    warmup: float = 0.01
+    decay: float = 0.4
+    floor: float = 0.02
+    minutes: float = 0.0
+    optimiser: OptimiserConfig = OptimiserConfig()
+    documents: float = 0.0
+    kinds: dict[str, float] = {}
+    trl: TrlSettings = TrlSettings()
+
+    def loop(self) -> StageConfig:
+        """What our loop is told."""
+        names = StageConfig.__struct_fields__
+        return StageConfig(**{name: getattr(self, name) for name in names})
+
+
+class Sampling(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
+    """How training problems are rolled out; the defaults are the paper's stage 2.
+
+    Attributes:
+        problems: training problems, the kinds evenly; 0: all.
+        samples: rollouts a problem.
+        profile: whose success counts.
+        base_url: OpenAI-compatible server that answers instead of our engine, e.g. vLLM with the
+            checkpoint loaded; "" for our engine.
+        model: its name there.
+        max_tokens: of one turn; 0: the server's own.
+        seconds: wall clock of one rollout.
+    """
+
+    problems: int = 0
+    samples: int = 8
+    temperature: float = 0.9
+    top_p: float = 0.95
+    profile: Profile = "strict"
+    base_url: str = ""
+    model: str = ""
+    max_tokens: int = 0
+    seconds: float = 120.0
+    threads: int = 32
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.threads < 1 or self.problems < 0:
+            raise ConfigError("samples and threads must be at least 1, problems at least 0")
+        if self.temperature < 0 or not 0 < self.top_p <= 1:
+            raise ConfigError("temperature must be >= 0 and top_p in (0, 1]")
+
+    def parameters(self) -> dict[str, float | int]:
+        """What each request carries."""
+        made: dict[str, float | int] = {"temperature": self.temperature, "top_p": self.top_p}
+        return {**made, "max_tokens": self.max_tokens} if self.max_tokens else made
+
+
+Weighting = Literal["none", "reward", "problem"]
+
+
+def small_training(settings: SftSettings) -> SftSettings:
+    """Settings of a dry run: two updates."""
+    trl = msgspec.structs.replace(
+        settings.trl,
+        max_steps=2,
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=1,
+        save_steps=1,
+        deepspeed="",
+        fsdp="",
+        report_to=(),
+        bf16=False,
+        gradient_checkpointing=False,
+    )
+    return msgspec.structs.replace(settings, tokens=min(settings.tokens, 3000), trl=trl)

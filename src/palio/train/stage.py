@@ -1,0 +1,153 @@
+"""A stage is a function from a checkpoint to a checkpoint; everything it may use is its context."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from palio.records import Record, to_json
+
+if TYPE_CHECKING:
+    from palio.corpus.rows import CorpusRow
+    from palio.train.backend import Backend
+    from palio.train.ground import Ground
+    from palio.train.recipe import Recipe
+
+METRICS = "metrics.jsonl"
+
+
+class StageSettings(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
+    """Base of every kind's settings.
+
+    Attributes:
+        seed: added to the recipe's seed.
+    """
+
+    seed: int = 0
+
+
+class StageResult(Record, frozen=True):
+    """What a stage made.
+
+    Attributes:
+        checkpoint: folder of its checkpoint, inside the stage's folder.
+        counts: what it was made of, in numbers.
+        measures: numbers that a report may show, e.g. the mean reward.
+        inputs: name -> digest of what it read beside corpus and problems, e.g. teacher rows.
+        shortened: whether a time limit cut it short, so that the result depends on the machine.
+    """
+
+    checkpoint: Path
+    counts: dict[str, int] = {}
+    measures: dict[str, float] = {}
+    inputs: dict[str, str] = {}
+    shortened: bool = False
+
+
+class Step(Record, frozen=True, omit_defaults=False):
+    """Progress of a run.
+
+    Attributes:
+        stage: its name.
+        number, stages: 1-based place among the stages.
+        share: of this stage that is done, in [0, 1].
+        note: a few words for people.
+    """
+
+    stage: str
+    number: int
+    stages: int
+    share: float
+    note: str = ""
+
+
+Report = Callable[[float, str], None]
+"""Called by a stage with the share of it that is done, in [0, 1], and a few words."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a stage works with.
+
+    Attributes:
+        recipe: the whole recipe.
+        name: of this stage.
+        number: its place in the recipe, from 1.
+        seed: the recipe's and the stage's, added.
+        rows: the training rows of the corpus, chosen and in corpus order.
+        ground: training problems and their worlds; None where the run was given none.
+        backend: how this recipe's model is trained and served.
+        inputs: name -> digest of what the run reads; goes into every checkpoint's manifest.
+        threads: worker threads; results do not depend on it.
+        save_every: seconds between two saved states inside a stage.
+        teacher_key: bearer token of a teacher's endpoint.
+        clock: seconds.
+    """
+
+    recipe: Recipe
+    name: str
+    number: int
+    seed: int
+    rows: Sequence[CorpusRow]
+    ground: Ground | None
+    backend: Backend
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 2
+    save_every: float = 60.0
+    teacher_key: str = ""
+    clock: Callable[[], float] = time.monotonic
+
+
+StageRun = Callable[[Any, Context, Path | None, Path, Report], StageResult]
+"""(settings, context, previous checkpoint, stage folder, report) -> result.
+
+The stage's folder exists. The stage keeps there whatever it needs to go on after SIGKILL, appends
+its measurements to `metrics.jsonl`, and writes its checkpoint with the backend. It must not touch
+anything outside its folder.
+"""
+
+
+class Shrink(Protocol):
+    """Makes settings so small that a dry run takes seconds."""
+
+    def __call__(self, settings: Any, /) -> Any:
+        """The same settings with the smallest counts that still reach every part of the stage."""
+
+
+class Kind(Record, frozen=True):
+    """One kind of stage.
+
+    Attributes:
+        settings: its settings record, a `StageSettings`.
+        run: does it, see `StageRun`.
+        shrink: its settings for a dry run.
+        first: whether it can be the first stage, without a checkpoint before it.
+        ground: whether it needs training problems.
+    """
+
+    settings: type[StageSettings]
+    run: StageRun
+    shrink: Callable[[Any], Any]
+    first: bool = False
+    ground: bool = False
+
+
+def append_metrics(folder: Path, row: Mapping[str, Any] | Record) -> None:
+    """Append one line to a stage's `metrics.jsonl`."""
+    with (folder / METRICS).open("ab") as file:
+        file.write(to_json(row) + b"\n")
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The measurements of a stage; a last line torn by a kill is left out."""
+    path = folder / METRICS
+    if not path.exists():
+        return []
+    lines = path.read_bytes().splitlines(keepends=True)
+    whole = (line for line in lines if line.endswith(b"\n"))
+    return [msgspec.json.decode(line, type=dict[str, Any]) for line in whole]
