@@ -20,7 +20,7 @@ class ModelServer:
     """Answers each request by the next behaviour of `plan`; the last one repeats.
 
     A behaviour is "good", "silent", "drop", a number (status), ("slow", seconds) or bytes (a body
-    with status 200).
+    with status 200), (status, bytes), or "cut" (an answer that breaks off).
     """
 
     def __init__(self, *plan: Any) -> None:
@@ -38,6 +38,10 @@ class ModelServer:
         if behaviour == "drop":
             assert request.transport is not None
             request.transport.close()
+        if behaviour == "cut":
+            return await self._cut(request)
+        if isinstance(behaviour, tuple) and isinstance(behaviour[0], int):
+            return web.Response(status=behaviour[0], body=behaviour[1])
         if isinstance(behaviour, tuple):
             await asyncio.sleep(behaviour[1])
         if isinstance(behaviour, int):
@@ -45,6 +49,15 @@ class ModelServer:
             return web.Response(status=behaviour, text="no", headers=headers)
         body = behaviour if isinstance(behaviour, bytes) else GOOD
         return web.Response(body=body, content_type="application/json")
+
+    @staticmethod
+    async def _cut(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": str(len(GOOD))})
+        await response.prepare(request)
+        await response.write(GOOD[:20])
+        assert request.transport is not None
+        request.transport.close()
+        return response
 
     @contextmanager
     def running(self) -> Iterator[ModelServer]:

@@ -165,4 +165,5 @@ def test_the_arena_s_own_dialogue(open_session: Open, shared_data: Path) -> None
     sample = (shared_data / "arena_samples" / "agent_return_value.json").read_text()
     run = open_session().close(claim=json.loads(sample))
     assert run.answer == "5035687794"
-    assert len(run.differences) == 3
+    assert len(run.differences) == 4
+    assert run.differences[-1] == 'the answer "5035687794" stands in no recorded tool result'

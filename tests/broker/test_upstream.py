@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import threading
@@ -11,7 +12,15 @@ from typing import Any
 
 import pytest
 
-from palio.broker.upstream import HttpUpstream, RejectedError, Upstream
+from palio.broker.relay import run_of_key
+from palio.broker.upstream import (
+    HttpUpstream,
+    RejectedError,
+    Upstream,
+    error_fields,
+    error_of,
+    scoped,
+)
 from palio.records import ConfigError, FaultCode, UpstreamError
 from tests.broker.modelserver import ModelServer
 
@@ -31,6 +40,8 @@ class Waits:
 
 def complete(server: ModelServer, retries: int = 2, **more: Any) -> tuple[Any, list[float]]:
     waits = Waits()
+    draws = itertools.cycle([0.0, 1.0])
+    more.setdefault("jitter", lambda: next(draws))
     with HttpUpstream(server.url, retries=retries, sleep=waits, **more) as upstream:
         try:
             return upstream.complete(dict(BODY)), waits.asked
@@ -55,6 +66,7 @@ def complete(server: ModelServer, retries: int = 2, **more: Any) -> tuple[Any, l
         (NULL, FaultCode.upstream_garbage),
         ("silent", FaultCode.upstream_timed_out),
         ("drop", FaultCode.upstream_unreachable),
+        ("cut", FaultCode.upstream_truncated),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -90,24 +102,70 @@ def test_a_passing_failure_is_overcome(behaviour: Any) -> None:
     with ModelServer(behaviour, behaviour, "good").running() as server:
         reply, waits = complete(server)
     assert reply["choices"][0]["message"]["content"] == "hello"
-    assert waits == ([0.25, 0.25] if behaviour == 429 else [0.5, 1.0])
+    assert waits == ([0.25, 0.25] if behaviour == 429 else [0.25, 1.5])
 
 
-@pytest.mark.parametrize("status", [400, 413, 422])
-def test_a_refused_request_is_not_retried(status: int) -> None:
-    with ModelServer(status).running() as server:
+def test_waits_stay_within_the_budget() -> None:
+    with ModelServer(500).running() as server:
+        error, waits = complete(server, retries=50, budget_s=3.0)
+    assert isinstance(error, UpstreamError)
+    assert sum(waits) == 3.0
+    assert len(server.bodies) == len(waits) + 1
+
+
+TOO_LONG = b'{"error": {"message": "maximum context length", "code": "context_length_exceeded"}}'
+
+
+@pytest.mark.parametrize("behaviour", [400, 413, 422, (400, TOO_LONG)], ids=str)
+def test_a_refused_request_is_the_agent_s_and_not_retried(behaviour: Any) -> None:
+    with ModelServer(behaviour).running() as server:
         error, _ = complete(server)
     assert isinstance(error, RejectedError)
     assert len(server.bodies) == 1
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
-def test_a_wrong_set_up_is_the_platform_s_and_not_retried(status: int) -> None:
-    with ModelServer(status).running() as server:
+@pytest.mark.parametrize(
+    ("behaviour", "code"),
+    [
+        (401, FaultCode.upstream_key_refused),
+        (403, FaultCode.upstream_key_refused),
+        (404, FaultCode.upstream_server_error),
+        ((404, b"The model `x` does not exist"), FaultCode.upstream_model_unknown),
+        ((400, b'{"error": {"code": "model_not_found"}}'), FaultCode.upstream_model_unknown),
+    ],
+    ids=str,
+)
+def test_a_wrong_set_up_is_the_platform_s_and_not_retried(behaviour: Any, code: FaultCode) -> None:
+    with ModelServer(behaviour).running() as server:
         error, _ = complete(server)
     assert isinstance(error, UpstreamError)
-    assert (error.code, error.retryable) == (FaultCode.upstream_server_error, False)
+    assert (error.code, error.retryable) == (code, False)
     assert len(server.bodies) == 1
+
+
+def test_each_run_has_a_key_of_its_own_and_nobody_sees_the_master_key() -> None:
+    with (
+        ModelServer("good").running() as server,
+        HttpUpstream(server.url, "master", scoped_keys=True) as upstream,
+    ):
+        for run in ("run-1", "run-2", "run-1"):
+            scoped(upstream, run).complete(dict(BODY))
+    shown = [headers["Authorization"].removeprefix("Bearer ") for headers in server.headers]
+    assert shown[0] == shown[2] != shown[1]
+    assert "master" not in "".join(shown)
+    assert [run_of_key("master", key) for key in shown[:2]] == ["run-1", "run-2"]
+    assert run_of_key("other", shown[0]) is None
+    assert run_of_key("master", shown[0].replace("run-1", "run-2")) is None
+    assert run_of_key("master", "") is None
+
+
+def test_errors_come_back_from_the_journal_as_they_were() -> None:
+    for error in (
+        UpstreamError("x", code=FaultCode.upstream_garbage, retryable=True, where="w", remedy="r"),
+        RejectedError("too long", where="w"),
+    ):
+        again = error_of(json.loads(json.dumps(error_fields(error))))
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
 def test_null_content_with_a_call_or_thinking_is_a_completion() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from palio.agents.stream import sse_events
+from palio.broker.streaming import sse_events
 from palio.broker.upstream import RejectedError, Upstream
 from palio.records import ConfigError, FaultCode, UpstreamError
 

@@ -109,6 +109,50 @@ def _taken(
     return None
 
 
+def record_differences(events: Sequence[Event], answer: Any) -> tuple[str, ...]:
+    """Where the record alone shows that something was made up.
+
+    Tool results that the model was shown and no tool gave, and answered products that no tool
+    result showed: an answer from a table, or a guess.
+    """
+    return _capped([*shown_differences(events), *_unseen(events, answer)])
+
+
+def _unseen(events: Sequence[Event], answer: Any) -> list[str]:
+    results = [
+        event.result
+        for event in events
+        if isinstance(event, DispatchEvent)
+        and event.tool not in ("recommend_product", "terminate")
+        and not event.error
+    ]
+    return [
+        f"the answer {_short(plain_json(each))} stands in no recorded tool result"
+        for each in _answered(answer)
+        if not any(_holds(result, each) for result in results)
+    ]
+
+
+def _answered(answer: Any) -> list[str]:
+    if isinstance(answer, str):
+        answer = answer.split(",")
+    if not isinstance(answer, list | tuple):
+        return []
+    ids = (str(each).strip() for each in answer if isinstance(each, str | int))
+    return list(dict.fromkeys(each for each in ids if each))
+
+
+def _holds(text: str, word: str) -> bool:
+    """Whether `word` stands in `text` and not as a part of a longer word."""
+    at = text.find(word)
+    while at >= 0:
+        end = at + len(word)
+        if not text[at - 1 : at].isalnum() and not text[end : end + 1].isalnum():
+            return True
+        at = text.find(word, at + 1)
+    return False
+
+
 def shown_differences(events: Sequence[Event]) -> tuple[str, ...]:
     """Where the tool results that the model was shown are not those that the tools gave.
 

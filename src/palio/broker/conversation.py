@@ -63,6 +63,7 @@ def build_messages(query: str, events: Sequence[Event]) -> tuple[Message, ...]:
             content=emission.content,
             reasoning_content=emission.thinking,
             tool_calls=_unique(emission.calls, event.seq, used),
+            rationalised=event.completion.rationalised,
         )
         turn = _Turn(_added(history) if turns else (), assistant)
         turns.append(turn)

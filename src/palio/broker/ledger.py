@@ -45,6 +45,10 @@ class Ledger:
                 return place
         return None
 
+    def consume_place(self, place: Emitted) -> bool:
+        """Use up exactly the call at `place`, whose proof was shown; whether it was open."""
+        return self._open.pop(place, None) is not None
+
     def _key(self, tool: str, arguments: str) -> str:
         key = self._keys.get((tool, arguments))
         if key is None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from palio.broker.echo import Prompts
 from palio.broker.emission import read_emission
-from palio.broker.ledger import Ledger
+from palio.broker.ledger import Emitted, Ledger
 from palio.broker.limits import Limits, Spent
+from palio.broker.nonce import Mint, Minted, Proof
 from palio.broker.wire import load_json, message_size, plain_json
 from palio.records import (
     DispatchEvent,
@@ -21,6 +23,8 @@ from palio.records import (
     Usage,
 )
 from palio.world.tools import ToolReply
+
+NO_PROOF = Proof("")
 
 
 class Span(NamedTuple):
@@ -59,8 +63,9 @@ class RunRecord:
         exhausted: the first budget fault.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, query: str, mint: Mint) -> None:
         self.spent = Spent(limits)
+        self.mint = mint
         self.answer: Any = None
         self.terminated = False
         self.tools: tuple[Tool, ...] = ()
@@ -68,6 +73,9 @@ class RunRecord:
         self._events: list[Event] = []
         self._history: list[Message] = []
         self._ledger = Ledger()
+        self._prompts = Prompts(query)
+        self._echoed: set[Emitted] = set()
+        self._tools_size = 0
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -80,11 +88,22 @@ class RunRecord:
             return "this run was terminated, no more calls are carried out"
         return self._noted(self.spent.refuse_call(size))
 
-    def admit_inference(self, messages: Sequence[Message]) -> str:
-        """Count one chat completion; else say why it is refused."""
+    def admit_inference(self, messages: Sequence[Message], beside: int, tools: int) -> str:
+        """Count one chat completion; else say why it is refused.
+
+        Args:
+            messages: the conversation that is sent.
+            beside: characters of the request that are neither messages nor tools.
+            tools: characters of its tools, which count when they change.
+        """
         prefix = common_prefix(self._history, messages)
-        size = sum(message_size(message) for message in messages[prefix:])
-        return self._noted(self.spent.refuse_inference(size))
+        extra = beside + (tools if tools != self._tools_size else 0)
+        size = extra + sum(message_size(message) for message in messages[prefix:])
+        refusal = self._noted(self.spent.refuse_inference(size))
+        if not refusal:
+            self._tools_size = tools
+            self.spent.bytes += extra
+        return refusal
 
     def _noted(self, refusal: str) -> str:
         if refusal and self.exhausted is None:
@@ -98,6 +117,10 @@ class RunRecord:
         schemas = load_json(plain_json(tools))
         self.tools = tuple(tool for tool in schemas if isinstance(tool, dict))
 
+    def prove(self, tool: str, arguments: str, token: str, call_id: str, now_s: float) -> Proof:
+        """What a dispatch proves; a valid proof is used up."""
+        return self.mint.check(tool, arguments, token, call_id, now_s)
+
     def add_dispatch(
         self,
         tool: str,
@@ -107,36 +130,48 @@ class RunRecord:
         *,
         call_id: str = "",
         fault: Fault | None = None,
-    ) -> None:
+        proof: Proof = NO_PROOF,
+    ) -> DispatchEvent:
         """Record one executed or refused tool call and link it to the completion that asked."""
-        place = self._ledger.consume(tool, arguments, call_id)
+        place = self._placed(tool, arguments, call_id, proof)
         self.spent.bytes += len(reply.result)
-        self._events.append(
-            DispatchEvent(
-                seq=len(self._events),
-                at_ms=span.at_ms,
-                duration_ms=span.duration_ms,
-                tool=tool,
-                arguments=arguments,
-                result=reply.result,
-                call_id=call_id,
-                emitted_by=None if place is None else place.seq,
-                error=reply.error,
-                warnings=reply.warnings,
-                fault=fault,
-            )
+        event = DispatchEvent(
+            seq=len(self._events),
+            at_ms=span.at_ms,
+            duration_ms=span.duration_ms,
+            tool=tool,
+            arguments=arguments,
+            result=reply.result,
+            call_id=call_id,
+            emitted_by=None if place is None else place.seq,
+            error=reply.error,
+            warnings=reply.warnings,
+            fault=fault,
+            nonce=proof.status,
+            echoed=place in self._echoed,
         )
-        if reply.error:
-            return
-        if tool == "terminate":
+        self._events.append(event)
+        self._prompts.result(reply.result)
+        if not reply.error and tool == "terminate":
             self.terminated = True
-        elif tool == "recommend_product":
+        elif not reply.error and tool == "recommend_product":
             self.answer = given_answer(arguments)
+        return event
+
+    def _placed(self, tool: str, arguments: str, call_id: str, proof: Proof) -> Emitted | None:
+        """The emitted call that a dispatch carries out: the proven one, else by what it says."""
+        if proof.status == "valid" and proof.place is not None:
+            self._ledger.consume_place(proof.place)
+            return proof.place
+        return self._ledger.consume(tool, arguments, call_id)
 
     def add_inference(
         self, messages: Sequence[Message], params: dict[str, Any], outcome: Outcome, span: Span
-    ) -> None:
-        """Record one chat completion: the new part of its request, and how it ended."""
+    ) -> tuple[InferenceEvent, tuple[Minted, ...]]:
+        """Record one chat completion and mint the proofs of the calls that it asks for.
+
+        The event holds the new part of the request, and how it ended.
+        """
         prefix = common_prefix(self._history, messages)
         completion = outcome.completion
         event = InferenceEvent(
@@ -154,15 +189,28 @@ class RunRecord:
         self._events.append(event)
         self._history = list(messages)
         size = sum(message_size(message) for message in event.request)
+        minted: tuple[Minted, ...] = ()
         if completion is not None:
             self._history.append(completion)
             size += message_size(completion)
-            self._ledger.emit(event.seq, read_emission(completion).calls)
+            minted = self._emitted(event.seq, messages, completion, span.end)
         usage = outcome.usage
         self.spent.bytes += size
         self.spent.tokens += (usage.prompt_tokens or 0) + (
             usage.completion_tokens or 0
         ) or size // 4
+        return event, minted
+
+    def _emitted(
+        self, seq: int, messages: Sequence[Message], completion: Message, now_s: float
+    ) -> tuple[Minted, ...]:
+        calls = read_emission(completion).calls
+        self._ledger.emit(seq, calls)
+        for position, echoed in enumerate(self._prompts.echoed(messages, calls)):
+            if echoed:
+                self._echoed.add(Emitted(seq, position))
+        self._prompts.completion(completion)
+        return self.mint.mint(seq, calls, now_s)
 
 
 def given_answer(arguments: Any) -> Any:

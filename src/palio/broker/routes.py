@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from palio.broker.session import RefusedError, RunOver, Session
+from palio.broker.refusals import RefusedError, RunOver
+from palio.broker.session import Session
 from palio.broker.upstream import RejectedError
 from palio.broker.wire import clean_text
 from palio.records import FaultCode, PalioError, UpstreamError, to_json
@@ -20,6 +21,7 @@ INFERENCE_PATHS = (
 WARNINGS_HEADER = "X-Palio-Warnings"
 ERROR_HEADER = "X-Palio-Error"
 CALL_ID_HEADER = "X-Tool-Call-Id"
+NONCE_HEADERS = ("X-Palio-Nonce", "X-Tool-Nonce")
 _STATUS = {
     FaultCode.upstream_rate_limited: 429,
     FaultCode.upstream_timed_out: 504,
@@ -35,18 +37,28 @@ class Reply(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-def tool_reply(session: Session, tool: str, arguments: Any, call_id: str = "") -> Reply:
+def call_proof(headers: Mapping[str, str]) -> tuple[str, str]:
+    """The call id and the proof that a request names, "" where it names none."""
+    named = {name.lower(): str(value) for name, value in headers.items()}
+    nonces = (named.get(header.lower(), "") for header in NONCE_HEADERS)
+    return named.get(CALL_ID_HEADER.lower(), ""), next((each for each in nonces if each), "")
+
+
+def tool_reply(
+    session: Session, tool: str, arguments: Any, call_id: str = "", nonce: str = ""
+) -> Reply:
     """Carry out one tool call: the bare result as the body, everything else in headers.
 
     Args:
         session: the run.
         tool: the tool's name as it stands in the path.
         arguments: the parsed body or query; text is the raw argument JSON of a model.
-        call_id: the id that the model gave the call.
+        call_id: the id of the call as the agent was shown it.
+        nonce: its proof, when that was sent beside the id.
     """
     if not isinstance(arguments, str | Mapping):
         arguments = json.dumps(arguments)
-    reply = session.dispatch(tool, arguments, call_id)
+    reply = session.dispatch(tool, arguments, call_id, nonce)
     return Reply(200, reply.result.encode("utf-8", "replace"), _notes(reply))
 
 
@@ -73,7 +85,7 @@ def failure_reply(error: PalioError | RunOver) -> Reply:
         status = _STATUS.get(FaultCode(error.code), 502)
         return error_reply(status, error.what, FaultCode(error.code).name)
     if isinstance(error, RefusedError):
-        return error_reply(error.status, error.what, "refused")
+        return error_reply(error.status, error.what, error.code or "refused")
     if isinstance(error, RejectedError):
         return error_reply(400, error.what, "rejected")
     return error_reply(400, error.what, "bad_request")

@@ -11,18 +11,20 @@ from typing import Any
 
 from aiohttp import web
 
+from palio.broker.keeping import Ticket
+from palio.broker.refusals import RunOver
 from palio.broker.routes import (
-    CALL_ID_HEADER,
     INFERENCE_PATHS,
     Reply,
+    call_proof,
     error_reply,
     failure_reply,
     read_reply,
     tool_reply,
 )
-from palio.broker.session import RunOver, Session, Ticket
-from palio.broker.streaming import stream_events
-from palio.broker.upstream import HttpUpstream, ask
+from palio.broker.session import Session
+from palio.broker.streaming import sse_events
+from palio.broker.upstream import ask
 from palio.broker.wire import load_json
 from palio.records import InputError, PalioError
 
@@ -117,9 +119,9 @@ class Service:
                 arguments = text  # the tool tells the agent what is wrong with it
             if isinstance(arguments, dict):
                 arguments = text
-        call_id = request.headers.get(CALL_ID_HEADER, "")
+        proof = call_proof(request.headers)
         async with line.turn():
-            reply = tool_reply(line.session, tool, arguments, call_id)
+            reply = tool_reply(line.session, tool, arguments, *proof)
             if line.session.flooding:
                 await asyncio.sleep(REFUSAL_PAUSE_S)
         return response(reply)
@@ -137,9 +139,10 @@ class Service:
 
     async def _relay(self, session: Session, ticket: Ticket) -> Any:
         upstream = session.upstream
-        if isinstance(upstream, HttpUpstream):
+        acomplete = getattr(upstream, "acomplete", None)
+        if acomplete is not None:
             try:
-                return await upstream.acomplete(ticket.body)
+                return await acomplete(ticket.body)
             except PalioError as error:
                 return error
         return await asyncio.get_running_loop().run_in_executor(
@@ -181,7 +184,9 @@ async def _stream(
 ) -> web.StreamResponse:
     stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await stream.prepare(request)
-    for event in stream_events(answer, body.get("stream_options")):
+    options = body.get("stream_options")
+    usage = isinstance(options, dict) and bool(options.get("include_usage"))
+    for event in sse_events(answer, include_usage=usage):
         await stream.write(event)
     await stream.write_eof()
     return stream

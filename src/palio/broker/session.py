@@ -5,19 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from palio import __version__
-from palio.broker.claim import compare_claim, shown_differences
-from palio.broker.conversation import build_messages
-from palio.broker.ending import decide_ending
+from palio.broker.closing import pending_fault, run_trajectory
+from palio.broker.journal import RunJournal, packed
+from palio.broker.keeping import Keeper, Ticket
 from palio.broker.limits import ARGUMENT_BYTES, Limits
-from palio.broker.record import Outcome, RunRecord, Span
-from palio.broker.upstream import Upstream, ask, no_upstream
+from palio.broker.nonce import Mint, NoncePolicy, Proof, unveiled, veiled
+from palio.broker.record import NO_PROOF, Outcome, RunRecord, Span
+from palio.broker.refusals import RefusedError, RunOver
+from palio.broker.relay import RelayPolicy, turn_seed, upstream_body
+from palio.broker.upstream import Upstream, ask, no_upstream, scoped
 from palio.broker.wire import (
     argument_text,
     clean_text,
-    load_json,
     plain_json,
     read_completion,
     read_messages,
@@ -29,7 +30,6 @@ from palio.records import (
     Fault,
     FaultCode,
     InputError,
-    Message,
     PalioError,
     Problem,
     Trajectory,
@@ -39,48 +39,20 @@ from palio.records import (
 from palio.world.tools import Toolbox, ToolReply, tool_schemas
 from palio.world.world import World
 
+
+class ToolCaller(Protocol):
+    """Carries out tool calls; see `palio.world.tools.Toolbox`."""
+
+    def call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolReply:
+        """The reply; what the agent did wrong stands in it."""
+
+
 Clock = Callable[[], float]
 """Seconds from any origin, never going back."""
 
 
 RECORDED_REFUSALS = 5
 """Refused calls that stand in the record; a looping agent makes thousands a second."""
-
-
-class RunOver(BaseException):
-    """The run is closed or past its deadline.
-
-    Not an `Exception`, so that an agent's ``except Exception`` cannot swallow it in process.
-    """
-
-
-class RefusedError(PalioError):
-    """The request is not carried out: over budget, or not a chat request. Blame: the agent.
-
-    Attributes:
-        status: the HTTP status that the server answers, 400 or 403.
-    """
-
-    def __init__(self, what: str, *, status: int) -> None:
-        super().__init__(what)
-        self.status = status
-
-
-class Ticket:
-    """One inference in flight.
-
-    Attributes:
-        body: the request to send upstream.
-    """
-
-    __slots__ = ("body", "messages", "params", "started")
-
-    def __init__(self, body: dict[str, Any], messages: list[Message], started: float) -> None:
-        self.body = body
-        self.messages = messages
-        params = {key: value for key, value in body.items() if key not in ("messages", "tools")}
-        self.params: dict[str, Any] = load_json(plain_json(params))
-        self.started = started
 
 
 class Session:
@@ -94,6 +66,10 @@ class Session:
         seed: sent upstream with every request that names none.
         clock: seconds, for durations and the deadline.
         sampling: parameters added to requests that lack them.
+        relay: which models the agent may ask.
+        nonces: what is done with proofs of who emitted a call.
+        journal: where every body is written before it is acted on; None: only the record is kept.
+        mint, toolbox: a replay's own.
         settings: what GET /tools tells the policy harness (tools, max_steps, system); None: the
             seven tools and the world's step limit.
     """
@@ -114,11 +90,15 @@ class Session:
         suite_id: str = "",
         isolation: str = "none",
         eligible: bool = True,
+        relay: RelayPolicy | None = None,
+        nonces: NoncePolicy | None = None,
+        journal: RunJournal | None = None,
+        mint: Mint | None = None,
+        toolbox: ToolCaller | None = None,
     ) -> None:
         self.agent = agent
         self.problem = problem
         self.world = world
-        self.upstream: Upstream = upstream if upstream is not None else no_upstream
         self.limits = limits or Limits()
         self.seed = seed
         self.attempt = attempt
@@ -129,12 +109,17 @@ class Session:
         self._started = clock()
         self._sampling = dict(sampling or {})
         self._settings = settings
-        self._toolbox = Toolbox(world)
+        self._toolbox: ToolCaller = toolbox or Toolbox(world)
         self._lock = threading.RLock()
-        self._record = RunRecord(self.limits)
+        self.relay = relay or RelayPolicy()
+        self.mint = mint or Mint(nonces or NoncePolicy(), self.trajectory_id)
+        self._record = RunRecord(self.limits, problem.query, self.mint)
+        self._keeper = Keeper(journal)
+        self.upstream: Upstream = scoped(upstream or no_upstream, self.trajectory_id)
         self._pending: dict[int, Ticket] = {}
         self._refusals = 0
         self._closed: Trajectory | None = None
+        self._keeper.opened(self, self._sampling)
 
     @property
     def trajectory_id(self) -> str:
@@ -173,15 +158,22 @@ class Session:
         return {"left": left, "world": config.name, "max_steps": config.max_steps}
 
     def dispatch(
-        self, tool: str, arguments: Mapping[str, Any] | str, call_id: str = ""
+        self, tool: str, arguments: Mapping[str, Any] | str, call_id: str = "", nonce: str = ""
     ) -> ToolReply:
         """Carry out one tool call and record it. Errors are observations, never exceptions.
 
+        Args:
+            tool: name of the tool.
+            arguments: argument JSON as received, or an object.
+            call_id: the id of the call as the agent was shown it, which is its proof too.
+            nonce: the proof, when it was sent beside the id.
+
         Raises:
-            RunOver: the run is closed or past its deadline.
+            RunOver: the run is closed or past its deadline, or its record cannot be written.
         """
         started = self._check_open()
         tool, call_id = clean_text(tool)[:200], clean_text(call_id)[:200]
+        nonce = clean_text(nonce)[:200]
         try:
             text = argument_text(arguments)
         except InputError as error:
@@ -190,19 +182,34 @@ class Session:
             refusal = self._admit(text)
         if refusal:
             return self._refuse(tool, text[:2000], call_id, refusal, started)
-        fault = None
+        with self._lock:
+            now = started - self._started
+            proof = self._record.prove(tool, text, nonce, call_id, now)
+            own_id = self.mint.own_id(call_id)
+            number = self._keeper.call(tool, text, call_id, nonce, now)
+        reply, fault = self._carried_out(tool, text, proof)
+        self._recorded(number, tool, text, reply, started, call_id=own_id, fault=fault, proof=proof)
+        return reply
+
+    def _carried_out(self, tool: str, text: str, proof: Proof) -> tuple[ToolReply, Fault | None]:
+        if self.mint.policy.mode == "strict" and proof.status != "valid":
+            what = f"refused: this call has no valid proof that the model asked for it ({proof[0]})"
+            return _error_reply(what), None
         try:
-            reply = self._toolbox.call(tool, text)
+            return self._toolbox.call(tool, text), None
         except Exception as error:  # noqa: BLE001 - the world's bug is not charged to the agent
             fault = Fault(
                 code=FaultCode.catalogue_unavailable,
                 what=f"{tool} failed: {type(error).__name__}: {error}"[:300],
             )
-            reply = _error_reply("the tool failed on the host's side, try again")
+            return _error_reply("the tool failed on the host's side, try again"), fault
+
+    def _recorded(
+        self, number: int, tool: str, text: str, reply: ToolReply, started: float, **more: Any
+    ) -> None:
         with self._lock:
-            span = self._span(started)
-            self._record.add_dispatch(tool, text, reply, span, call_id=call_id, fault=fault)
-        return reply
+            event = self._record.add_dispatch(tool, text, reply, self._span(started), **more)
+            self._keeper.result(number, event)
 
     def _admit(self, text: str) -> str:
         if len(text) > ARGUMENT_BYTES:
@@ -216,19 +223,20 @@ class Session:
         """Only the first refusals are recorded: an agent in a loop must not fill the disk."""
         reply = _error_reply(refusal)
         with self._lock:
-            span = self._span(started)
             self._refusals += 1
             if self._refusals <= RECORDED_REFUSALS:
+                number = self._keeper.call(tool, text, call_id, "", started - self._started)
                 fault = self._record.exhausted if refusal.startswith("budget") else None
-                self._record.add_dispatch(tool, text, reply, span, call_id=call_id, fault=fault)
+                more = {"call_id": self.mint.own_id(call_id), "fault": fault, "proof": NO_PROOF}
+                self._recorded(number, tool, text, reply, started, **more)
         return reply
 
     def begin_inference(self, body: Any) -> Ticket:
-        """Admit one chat completion request.
+        """Admit one chat completion request and write it down.
 
         Raises:
-            RefusedError: over budget, or not a chat request.
-            RunOver: the run is closed or past its deadline.
+            RefusedError: over budget, no chat request, or a model that is not allowed.
+            RunOver: the run is closed or past its deadline, or its record cannot be written.
         """
         started = self._check_open()
         if not isinstance(body, Mapping):
@@ -236,26 +244,29 @@ class Session:
         if body.get("n") not in (None, 1):
             raise RefusedError("`n` must be 1: one completion a request is recorded", status=400)
         with self._lock:
+            asked = {**body, "messages": unveiled(body.get("messages"), self.mint.own_id)}
             try:
-                messages = read_messages(body.get("messages"))
+                messages = read_messages(asked["messages"])
                 self._record.offer(body.get("tools"))
-                ticket = Ticket(self._upstream_body(body), messages, started)
+                ticket = Ticket(self._upstream_body(asked), messages, started)
             except InputError as error:
                 raise RefusedError(str(error), status=400) from error
-            refusal = self._record.admit_inference(messages)
+            tools = len(packed(body["tools"])) if "tools" in body else 0
+            refusal = self._record.admit_inference(messages, ticket.beside, tools)
             if refusal:
                 raise RefusedError(refusal, status=403)
+            self._keeper.request(ticket, asked, started - self._started)
             self._pending[id(ticket)] = ticket
         return ticket
 
     def _upstream_body(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        sent = {**self._sampling, **body}
-        sent.pop("stream", None)
-        sent.pop("stream_options", None)
-        sent.setdefault("seed", self.seed)
-        if sent.get("model") in (None, "", "default"):
-            sent["model"] = self.agent.model or "default"
-        return sent
+        return upstream_body(
+            body,
+            own_model=self.agent.model,
+            policy=self.relay,
+            sampling=self._sampling,
+            seed=turn_seed(self.seed, self._record.spent.inferences),
+        )
 
     def finish_inference(self, ticket: Ticket, answer: Any) -> dict[str, Any]:
         """Record how the request of `ticket` ended and give what the agent gets.
@@ -281,10 +292,19 @@ class Session:
         with self._lock:
             span = self._span(ticket.started)
             self._pending.pop(id(ticket), None)
-            self._record.add_inference(ticket.messages, ticket.params, outcome, span)
+            event, minted = self._record.add_inference(
+                ticket.messages, ticket.params, outcome, span
+            )
+            self._keeper.response(
+                ticket,
+                answer,
+                event=event.seq,
+                at_ms=span.at_ms,
+                expiry=[each.expiry_ms for each in minted],
+            )
         if error is not None:
             raise error
-        return relayed(answer)
+        return veiled(relayed(answer), minted)
 
     def complete(self, body: Any) -> dict[str, Any]:
         """One chat completion through the record, for callers in this process.
@@ -314,59 +334,21 @@ class Session:
     def _make_trajectory(
         self, ending: Ending | None, fault: Fault | None, claim: Any
     ) -> Trajectory:
-        now = self._clock()
+        now = self._clock() - self._started
         record = self._record
         for ticket in self._pending.values():
-            span = Span(ticket.started - self._started, now - self._started)
-            outcome = Outcome(finish="pending", fault=self._stalled(span))
+            span = Span(ticket.started - self._started, now)
+            stalled = pending_fault(span, self.limits.seconds)
+            outcome = Outcome(finish="pending", fault=stalled)
             record.add_inference(ticket.messages, ticket.params, outcome, span)
         self._pending.clear()
-        events = record.events
-        report = compare_claim(claim, events, record.answer)
-        terminated = record.terminated or report.terminated
-        ending, fault = decide_ending(
-            ending,
-            fault,
-            events,
-            terminated=terminated,
-            answered=report.answer is not None,
-            exhausted=record.exhausted,
-            max_steps=self.world.config.max_steps,
-        )
-        return Trajectory(
-            trajectory_id=self.trajectory_id,
-            problem_id=self.problem.problem_id,
-            query=self.problem.query,
-            kind=self.problem.kind,
-            agent=self.agent,
-            events=events,
-            messages=build_messages(self.problem.query, events),
-            tools=record.tools,
-            answer=report.answer,
-            ending=ending,
-            fault=fault,
-            differences=(*report.differences, *shown_differences(events)),
-            suite_id=self.suite_id,
-            catalogue=self.world.catalogue.catalogue_id,
-            catalogue_digest=self.world.catalogue.digest,
-            isolation=self.isolation,
-            eligible=self.eligible,
-            seed=self.seed,
-            attempt=self.attempt,
-            duration_s=round(now - self._started, 6),
-            tool_version=__version__,
-        )
-
-    def _stalled(self, span: Span) -> Fault | None:
-        """A reply that took half of the whole run and never came is the platform's fault."""
-        waited = span.end - span.start
-        if waited < self.limits.seconds / 2:
-            return None
-        return Fault(
-            code=FaultCode.upstream_timed_out,
-            what=f"the model server had not answered after {waited:.1f} s when the run ended",
-            remedy="give the upstream a time-out well below the run's",
-        )
+        seconds = round(now, 6)
+        if self._keeper.fault is None:
+            made = run_trajectory(self, record, ending, fault, claim, seconds)
+            kept = self._keeper.closed(made, ending, fault, claim)
+            if kept is not None:
+                return kept
+        return run_trajectory(self, record, Ending.infra, self._keeper.fault, claim, seconds)
 
     def _check_open(self) -> float:
         """Now, or RunOver."""

@@ -14,44 +14,53 @@ PIECE = 2000
 """Characters of text in one event."""
 
 
-def stream_events(answer: Mapping[str, Any], options: Any = None) -> Iterator[bytes]:
-    """The events of a completion: role, text in pieces, calls, the finish reason, ``[DONE]``.
+def sse_events(answer: Mapping[str, Any], *, include_usage: bool = False) -> Iterator[bytes]:
+    """``data: {chunk}`` events of a completion, then ``data: [DONE]``.
 
-    Args:
-        answer: a chat.completion response.
-        options: the request's `stream_options`; with `include_usage` a last chunk without choices
-            carries the usage, as OpenAI's servers send it.
+    Role first, with whatever the message holds beside text and calls; then the text in pieces, each
+    call's id and name and its arguments in pieces, the finish reason; with `include_usage` a last
+    chunk without choices carries the usage, as OpenAI's does.
     """
-    choice = answer["choices"][0]
     frame = {**answer, "object": "chat.completion.chunk"}
     usage = frame.pop("usage", None)
-    for delta in _deltas(choice["message"]):
-        yield _event(frame, delta, None)
-    yield _event(frame, {}, choice.get("finish_reason") or "stop")
-    if isinstance(options, Mapping) and options.get("include_usage"):
-        yield b"data: " + json.dumps({**frame, "choices": [], "usage": usage}).encode() + b"\n\n"
+    for choice in answer.get("choices", ()):
+        index = choice.get("index", 0)
+        for delta in _deltas(choice.get("message", {})):
+            yield _event(frame, {"index": index, "delta": delta, "finish_reason": None})
+        finish = choice.get("finish_reason") or "stop"
+        yield _event(frame, {"index": index, "delta": {}, "finish_reason": finish})
+    if include_usage:
+        yield _data({**frame, "choices": [], "usage": usage})
     yield b"data: [DONE]\n\n"
 
 
 def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    rest = {k: v for k, v in message.items() if k not in ("content", "tool_calls")}
-    content = message.get("content")
-    yield {**rest, "role": "assistant", "content": None if content is None else ""}
-    if isinstance(content, str):
-        for at in range(0, len(content), PIECE):
-            yield {"content": content[at : at + PIECE]}
-    elif content is not None:
-        yield {"content": content}
+    reasoning = message.get("reasoning_content")
+    apart = ("content", "tool_calls", "reasoning_content")
+    rest = {key: value for key, value in message.items() if key not in apart}
+    yield {**rest, "role": "assistant", "content": ""}
+    for name, text in (("reasoning_content", reasoning), ("content", message.get("content"))):
+        if isinstance(text, str):
+            for at in range(0, len(text), PIECE):
+                yield {name: text[at : at + PIECE]}
+        elif text is not None:
+            yield {name: text}
     for index, call in enumerate(message.get("tool_calls") or ()):
-        function = call["function"]
-        head = {**call, "index": index, "function": {**function, "arguments": ""}}
-        yield {"tool_calls": [head]}
+        function = call.get("function") or {}
         arguments = function.get("arguments") or ""
-        for at in range(0, len(arguments), PIECE):
+        if not isinstance(arguments, str):
+            arguments = json.dumps(arguments)
+        first = {**function, "arguments": arguments[:PIECE]}
+        yield {"tool_calls": [{**call, "index": index, "function": first}]}
+        for at in range(PIECE, len(arguments), PIECE):
             piece = {"index": index, "function": {"arguments": arguments[at : at + PIECE]}}
             yield {"tool_calls": [piece]}
 
 
-def _event(frame: Mapping[str, Any], delta: Mapping[str, Any], finish: str | None) -> bytes:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return b"data: " + json.dumps({**frame, "choices": [choice]}).encode() + b"\n\n"
+def _event(frame: Mapping[str, Any], choice: Mapping[str, Any]) -> bytes:
+    return _data({**frame, "choices": [choice]})
+
+
+def _data(chunk: Mapping[str, Any]) -> bytes:
+    text = json.dumps(chunk, ensure_ascii=False, separators=(",", ":"))
+    return f"data: {text}\n\n".encode("utf-8", "replace")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 from urllib.parse import urlsplit
 
 import aiohttp
 
+from palio.broker.relay import run_key
 from palio.broker.wire import garbage, load_json, read_completion
 from palio.records import ConfigError, FaultCode, InputError, PalioError, UpstreamError
 
@@ -67,6 +69,30 @@ class _NoUpstream:
 no_upstream = _NoUpstream()
 
 
+def scoped(upstream: Upstream, run: str) -> Upstream:
+    """The upstream as one run may use it: under the run's own key, if it hands out such keys."""
+    for_run = getattr(upstream, "for_run", None)
+    return for_run(run) if callable(for_run) else upstream
+
+
+def error_fields(error: PalioError) -> dict[str, Any]:
+    """An upstream's error as plain data, for the journal."""
+    fields: dict[str, Any] = {"what": error.what, "where": error.where, "remedy": error.remedy}
+    if isinstance(error, UpstreamError):
+        fields |= {"code": int(error.code), "retryable": error.retryable}
+    return fields
+
+
+def error_of(fields: Mapping[str, Any]) -> PalioError:
+    """The error that `error_fields` took apart."""
+    texts = {name: str(fields.get(name, "")) for name in ("where", "remedy")}
+    what = str(fields.get("what", ""))
+    if "code" not in fields:
+        return RejectedError(what, **texts)
+    retryable = bool(fields.get("retryable"))
+    return UpstreamError(what, code=FaultCode(fields["code"]), retryable=retryable, **texts)
+
+
 def ask(upstream: Upstream, body: dict[str, Any]) -> dict[str, Any] | PalioError:
     """The upstream's response, or the palio error it raised; any other exception is its bug."""
     try:
@@ -94,8 +120,14 @@ class HttpUpstream:
         timeout_s: seconds for one try.
         retries: tries after the first one, on 429, 5xx, time-outs, broken connections and garbage.
         model: when set, replaces the model that every request names.
-        backoff_s: wait before the first retry; it doubles each time. A Retry-After header wins.
+        backoff_s: wait before the first retry; it doubles each time, and each wait is drawn from
+            half to one and a half of it, so that runs which failed together do not come back
+            together. A Retry-After header wins.
+        budget_s: seconds that all waits of one request may take.
         connections: most requests in flight.
+        scoped_keys: show the server a key derived from `api_key` for each run, never the key
+            itself; for gateways that hold the same master key (see `relay.run_key`).
+        jitter: draws from [0, 1).
 
     Raises:
         ConfigError: the URL is none of HTTP.
@@ -110,12 +142,18 @@ class HttpUpstream:
         *,
         model: str = "",
         backoff_s: float = 0.5,
+        budget_s: float = 60.0,
         connections: int = 64,
+        scoped_keys: bool = False,
+        jitter: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.url = checked_url(url) + "/chat/completions"
         self.model = model
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._key = api_key
+        self._scoped_keys = scoped_keys
+        self._budget_s = budget_s
+        self._jitter = jitter
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._timeout_s = timeout_s
         self._retries = retries
@@ -127,13 +165,21 @@ class HttpUpstream:
         self._thread: threading.Thread | None = None
         self._client: aiohttp.ClientSession | None = None
 
-    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
-        """See `Upstream.complete`; blocks the calling thread."""
-        return asyncio.run_coroutine_threadsafe(self._complete(body), self._running()).result()
+    def for_run(self, run: str) -> Upstream:
+        """This server as one run sees it: with a key of its own if keys are scoped."""
+        if not self._scoped_keys or not self._key:
+            return self
+        return _RunUpstream(self, run_key(self._key, run))
 
-    async def acomplete(self, body: dict[str, Any]) -> dict[str, Any]:
+    def complete(self, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
+        """See `Upstream.complete`; blocks the calling thread."""
+        asked = self._complete(body, self._key if key is None else key)
+        return asyncio.run_coroutine_threadsafe(asked, self._running()).result()
+
+    async def acomplete(self, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
         """See `Upstream.complete`; for callers on any event loop."""
-        future = asyncio.run_coroutine_threadsafe(self._complete(body), self._running())
+        asked = self._complete(body, self._key if key is None else key)
+        future = asyncio.run_coroutine_threadsafe(asked, self._running())
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
@@ -178,33 +224,41 @@ class HttpUpstream:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _complete(self, body: dict[str, Any], key: str) -> dict[str, Any]:
         if self.model:
             body = {**body, "model": self.model}
-        wait = self._backoff_s
+        wait, left = self._backoff_s, self._budget_s
         for attempt in range(self._retries + 1):
             try:
-                return await self._try(body)
+                return await self._try(body, key)
             except UpstreamError as error:
-                if not error.retryable or attempt == self._retries:
+                if not error.retryable or attempt == self._retries or left <= 0:
                     raise
                 asked = error.retry_after if isinstance(error, _RateLimitedError) else None
-                await self._sleep(min(MAX_WAIT, wait if asked is None else asked))
+                drawn = wait * (0.5 + self._jitter()) if asked is None else asked
+                pause = min(MAX_WAIT, drawn, left)
+                left -= pause
+                await self._sleep(pause)
                 wait *= 2
         raise AssertionError("unreachable")  # pragma: no cover
 
-    async def _try(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _try(self, body: dict[str, Any], key: str) -> dict[str, Any]:
         if self._client is None:
             connector = aiohttp.TCPConnector(limit=self._connections)
             self._client = aiohttp.ClientSession(connector=connector, timeout=self._timeout)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
-            async with self._client.post(self.url, json=body, headers=self._headers) as reply:
+            async with self._client.post(self.url, json=body, headers=headers) as reply:
                 data = await _read(reply)
                 if reply.status != 200:
                     raise self._refusal(reply.status, data, reply.headers.get("Retry-After"))
         except TimeoutError as error:
             raise self._error(
                 f"no answer within {self._timeout_s:g} s", FaultCode.upstream_timed_out
+            ) from error
+        except aiohttp.ClientPayloadError as error:
+            raise self._error(
+                f"the model server's answer broke off: {error}"[:300], FaultCode.upstream_truncated
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._error(
@@ -219,20 +273,22 @@ class HttpUpstream:
         return dict(response)
 
     def _refusal(self, status: int, data: bytes, after: str | None) -> PalioError:
+        """Who is to blame for a refusal: what the agent sent, or what the operator configured."""
         text = data[:300].decode("utf-8", "replace")
         what = f"the model server answered {status}: {text}"
-        if status in (400, 413, 422):
+        unknown = b"model_not_found" in data or (status == 404 and b"model" in data.lower())
+        if status in (400, 413, 422) and not unknown:
             return RejectedError(what, where=self.url)
         if status == 429:
             return _RateLimitedError(what, self.url, _seconds(after))
         if status >= 500 or status == 408:
             return self._error(what, FaultCode.upstream_server_error)
-        return UpstreamError(
-            what,
-            code=FaultCode.upstream_server_error,
-            where=self.url,
-            remedy="check the URL, the key and the model name",
-        )
+        code, remedy = FaultCode.upstream_server_error, "check the URL"
+        if unknown:
+            code, remedy = FaultCode.upstream_model_unknown, "name a model that the server has"
+        elif status in (401, 403):
+            code, remedy = FaultCode.upstream_key_refused, "check the key and what it may use"
+        return UpstreamError(what, code=code, where=self.url, remedy=remedy)
 
     def _error(self, what: str, code: FaultCode) -> UpstreamError:
         return UpstreamError(
@@ -242,6 +298,22 @@ class HttpUpstream:
             where=self.url,
             remedy="see that the model server runs and has capacity, then resume the run",
         )
+
+
+class _RunUpstream:
+    """A model server under the key of one run."""
+
+    def __init__(self, server: HttpUpstream, key: str) -> None:
+        self._server = server
+        self._run_key = key
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """See `Upstream.complete`."""
+        return self._server.complete(body, self._run_key)
+
+    async def acomplete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """See `HttpUpstream.acomplete`."""
+        return await self._server.acomplete(body, self._run_key)
 
 
 def checked_url(url: str) -> str:

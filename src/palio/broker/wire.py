@@ -85,7 +85,8 @@ def read_message(raw: Any) -> Message:
     """
     if not isinstance(raw, Mapping):
         raise InputError(f"a message must be an object, not {type(raw).__name__}")
-    role = _ROLES.get(raw.get("role", ""))
+    named = raw.get("role", "")
+    role = _ROLES.get(named) if isinstance(named, str) else None
     if role is None:
         raise InputError(f"unknown message role {str(raw.get('role'))[:40]!r}")
     content = _content(raw.get("content"))

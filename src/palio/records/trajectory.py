@@ -31,12 +31,20 @@ class FaultCode(IntEnum):
     sandbox_launch_failed = 2001
     scorer_unavailable = 2002
     run_interrupted = 2003
+    record_unwritable = 2004
     upstream_unreachable = 3001
     upstream_server_error = 3002
     upstream_rate_limited = 3003
     upstream_garbage = 3004
     upstream_timed_out = 3005
     catalogue_unavailable = 3006
+    upstream_model_unknown = 3007
+    upstream_truncated = 3008
+    upstream_key_refused = 3009
+
+
+NonceStatus = Literal["", "valid", "missing", "mismatch", "expired", "replayed", "malformed"]
+"""What a dispatch proves about the model's having asked for it; "": nonces were not in use."""
 
 
 class Fault(Record, frozen=True):
@@ -115,6 +123,9 @@ class DispatchEvent(Record, frozen=True, tag="dispatch"):
             name and canonical arguments; None when no completion did: the harness made it up.
         result: the JSON text that the agent got.
         warnings: what the tool told the agent beside the result.
+        nonce: whether the call came with the proof that the broker had minted for it.
+        echoed: the completion that asked for this call found its arguments in text that the agent
+            itself had written into the prompt: the harness planned it, the model repeated it.
     """
 
     seq: int
@@ -128,6 +139,8 @@ class DispatchEvent(Record, frozen=True, tag="dispatch"):
     error: str = ""
     warnings: tuple[str, ...] = ()
     fault: Fault | None = None
+    nonce: NonceStatus = ""
+    echoed: bool = False
 
 
 Event = InferenceEvent | DispatchEvent
@@ -149,6 +162,8 @@ class Trajectory(CanonicalRecord, frozen=True):
         isolation: sandbox driver's isolation, "none" for plain child processes, "inline" for
             trusted in-process policies.
         eligible: whether it may count in standings.
+        journal: chain hash of the run's last entry in the broker's journal, which holds all bodies
+            in full; "" when none was kept.
         source: "rollout", or the reader and file of an imported trace.
     """
 
@@ -174,6 +189,7 @@ class Trajectory(CanonicalRecord, frozen=True):
     duration_s: float = 0.0
     source: str = "rollout"
     tool_version: str = ""
+    journal: str = ""
     schema_version: str = msgspec.field(default_factory=current_schema)
 
     @property

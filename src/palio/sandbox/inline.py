@@ -21,18 +21,19 @@ from urllib.parse import parse_qsl
 
 import orjson
 
+from palio.broker.refusals import RunOver
 from palio.broker.routes import (
-    CALL_ID_HEADER,
     INFERENCE_PATHS,
     Reply,
+    call_proof,
     failure_reply,
     read_reply,
     tool_reply,
 )
-from palio.broker.session import RunOver, Session
+from palio.broker.session import Session
 from palio.records import Fault, FaultCode, PalioError
 from palio.sandbox.guest import runner
-from palio.sandbox.process import GUEST
+from palio.sandbox.guestfiles import GUEST
 from palio.sandbox.report import (
     Report,
     bad_source,
@@ -45,7 +46,7 @@ from palio.sandbox.report import (
 from palio.sandbox.spec import Capabilities, SandboxOutcome, SandboxSpec, SandboxUsage
 
 _COUNTER = itertools.count()
-_SESSION: contextvars.ContextVar[Session] = contextvars.ContextVar("palio_session")
+_SESSION: contextvars.ContextVar[Session | None] = contextvars.ContextVar("palio_session")
 
 
 class InlineClient:
@@ -82,7 +83,7 @@ class InlineClient:
         given |= {str(k): query_text(v) for k, v in (params or {}).items() if v is not None}
         session = self._current()
         if path.startswith("search/"):
-            return self._answer(tool_reply(session, path[7:], given, _call_id(headers)))
+            return self._answer(tool_reply(session, path[7:], given, *call_proof(headers or {})))
         return self._answer(read_reply(session, path))
 
     def post(
@@ -93,7 +94,7 @@ class InlineClient:
         value = {} if json_data is None else json_data
         session = self._current()
         if path.startswith("search/"):
-            return self._answer(tool_reply(session, path[7:], value, _call_id(headers)))
+            return self._answer(tool_reply(session, path[7:], value, *call_proof(headers or {})))
         if path not in INFERENCE_PATHS:
             return None
         try:
@@ -125,7 +126,7 @@ class InlineDriver:
         return Capabilities(isolation="inline")
 
     def run(
-        self, spec: SandboxSpec, session: Session, stop: threading.Event | None = None
+        self, spec: SandboxSpec, session: Session | None, stop: threading.Event | None = None
     ) -> SandboxOutcome:
         """See `Driver.run`; `stop` only keeps a run from starting."""
         started = time.perf_counter()
@@ -201,7 +202,7 @@ def _interface_code() -> CodeType:
     return compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
 
 
-def _call(module: ModuleType, spec: SandboxSpec, session: Session) -> tuple[Report, bool]:
+def _call(module: ModuleType, spec: SandboxSpec, session: Session | None) -> tuple[Report, bool]:
     _SESSION.set(session)
     seconds = spec.limits.seconds
     try:
@@ -211,12 +212,16 @@ def _call(module: ModuleType, spec: SandboxSpec, session: Session) -> tuple[Repo
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # noqa: BLE001 - SystemExit too is the agent's
-        if session.remaining_s <= 0:
+        if _is_late(session):
             return timed_out(seconds), True
         return crashed(runner.last_line(error, module.__name__)), False
-    if session.remaining_s <= 0:
+    if _is_late(session):
         return timed_out(seconds), True
     return _serialised(claim, spec.limits.result_bytes), False
+
+
+def _is_late(session: Session | None) -> bool:
+    return session is not None and session.remaining_s <= 0
 
 
 def _serialised(claim: Any, limit: int) -> Report:
@@ -240,13 +245,6 @@ def _slowly(claim: list[Any]) -> tuple[str, Report]:
         what = f"agent_main returned what JSON cannot hold: {error}"
         return "", read_report(orjson.dumps({"status": "bad_return", "what": what[:400]}))
     return text, checked_claim(json.loads(text))
-
-
-def _call_id(headers: Mapping[str, str] | None) -> str:
-    for name, value in (headers or {}).items():
-        if name.lower() == CALL_ID_HEADER.lower():
-            return str(value)
-    return ""
 
 
 def query_text(value: Any) -> str:

@@ -18,6 +18,7 @@ from palio.agents.scripted.conversation import Conversation
 from palio.agents.scripted.desk import Call, Desk, NextTurn, arguments_json
 from palio.agents.scripted.narrator import classify, narrate
 from palio.agents.scripted.shopper import STYLES, Shopper
+from palio.broker.relay import run_seed_of
 from palio.broker.upstream import RejectedError
 from palio.records import InputError
 
@@ -36,7 +37,8 @@ class ScriptedUpstream:
     """All scripted models, in process; implements the broker's Upstream protocol.
 
     Args:
-        seed: what random choices start from; a request's own "seed" is added to it.
+        seed: what random choices start from; the run's seed, as a request's "seed" tells
+            it, is added to it: a shopper keeps to what it decided in earlier turns.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -63,7 +65,7 @@ class ScriptedUpstream:
             conversation = Conversation(messages)
         except InputError as error:
             _refuse(error.what)
-        seed = self.seed + _whole(body.get("seed"))
+        seed = self.seed + run_seed_of(_whole(body.get("seed")))
         thinking, content, calls = _reply(model, conversation, offered_tools(body), seed)
         return _completion(body, messages, conversation.calls, thinking, content, calls)
 
