@@ -24,6 +24,7 @@ NOUNS = (
     "corpus",
     "train",
     "eval",
+    "experiment",
 )
 COMMANDS = ("demo", "replay", "schema", "serve")
 INTERRUPTED = 130

@@ -8,11 +8,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from palio.evaluate.mainjob.config import MainJobConfig
 from palio.records import Problem, Suite, digest, from_json, to_json
 from palio.rollout.workers import hear_interrupts, starting_workers
 from palio.suites import (
@@ -30,6 +29,38 @@ from palio.world.synthesis.synthesise import synthesise
 from palio.world.world import COMPACT, World
 
 RACE = "compact-race"
+
+
+class GroundConfig(Protocol):
+    """What decides worlds and pools; the main job and the lab each have one."""
+
+    @property
+    def seed(self) -> int:
+        """Of worlds and split."""
+
+    @property
+    def catalogues(self) -> int:
+        """Worlds with their own brands."""
+
+    @property
+    def products(self) -> int:
+        """Of each catalogue."""
+
+    @property
+    def problems(self) -> int:
+        """Of each catalogue."""
+
+    @property
+    def race_problems(self) -> int:
+        """Of the race's own catalogue."""
+
+    @property
+    def workers(self) -> int:
+        """Processes."""
+
+    @property
+    def fractions(self) -> dict[str, float]:
+        """Pool -> share."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +111,7 @@ def open_world(folder: Path, catalogue_id: str) -> World:
     return World.build(read_catalogue(folder / catalogue_id)[0], COMPACT)
 
 
-def synthesis_configs(config: MainJobConfig) -> list[SynthesisConfig]:
+def synthesis_configs(config: GroundConfig) -> list[SynthesisConfig]:
     """One configuration a catalogue; the race's comes last."""
     first = config.seed * 1_000
     many = [
@@ -94,7 +125,7 @@ def synthesis_configs(config: MainJobConfig) -> list[SynthesisConfig]:
 
 
 def make_worlds(
-    config: MainJobConfig, folder: Path, advance: Callable[[int], None]
+    config: GroundConfig, folder: Path, advance: Callable[[int], None]
 ) -> dict[str, Any]:
     """Synthesise every catalogue, split all problems into pools, and write both."""
     wanted = synthesis_configs(config)

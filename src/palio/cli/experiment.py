@@ -1,0 +1,106 @@
+"""palio experiment: plans that were written down first, carried out arm by arm, and told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from palio.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from palio.evaluate.experiment.plan import Plan
+
+app = typer.Typer(
+    help="Controlled experiments: pre-registered plans, shared lab, intervals over seeds.",
+    no_args_is_help=True,
+)
+
+PLANS = typer.Option([], "--plan", help="Bundled plan or TOML file; all bundled ones by default.")
+LAB = typer.Option(None, "--lab", help="TOML with settings of the lab that differ.")
+SUITE_SEED = typer.Option(None, help="Seed of worlds, problems and pools: an auditor picks it.")
+OUT = typer.Option(Path("runs/experiment"), help="Folder of the lab; unfinished work goes on.")
+
+
+@app.command("list")
+def list_plans(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
+    """Show the bundled plans: what they ask, their arms and contrasts."""
+    from palio.evaluate.experiment.plan import load_plan, plan_names
+    from palio.records import to_json
+
+    plans = [load_plan(name) for name in plan_names()]
+    if as_json:
+        typer.echo(to_json(plans).decode())
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("plan", "question", "arms", "contrasts", "seeds", "digest")
+    for plan in plans:
+        counts = (str(len(plan.arms)), str(len(plan.contrasts)), str(plan.seeds))
+        table.add_row(plan.name, plan.question, *counts, plan.digest()[7:19])
+    Console(width=max(Console().width, 110)).print(table)
+
+
+@app.command()
+def run(
+    plan: list[str] = PLANS,
+    seeds: int = typer.Option(2, min=1, help="Seeds of each arm; a later run may ask for more."),
+    suite_seed: int | None = SUITE_SEED,
+    lab: Path | None = LAB,
+    out: Path = OUT,
+    most: int = typer.Option(0, "--most", min=0, help="Runs to make now; 0: all that are left."),
+) -> None:
+    """Make the runs that are still missing; interrupt at will, the next call goes on."""
+    from palio.evaluate.experiment.config import read_lab
+    from palio.evaluate.experiment.lab import Lab
+
+    plans = _plans(plan)
+    config = read_lab(lab, suite_seed)
+    with Screen() as screen:
+        place = Lab(config, out, screen)
+        place.prepare()
+        tasks = place.open_tasks(plans, seeds)
+        tasks = tasks[:most] if most else tasks
+        screen.begin("runs", len(tasks))
+        failed = place.run(tasks, screen.advance)
+        screen.end("runs", 0.0, skipped=not tasks)
+    for task, error in failed:
+        typer.echo(f"{task.name} failed: {error}", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _plans(names: list[str]) -> list[Plan]:
+    from palio.evaluate.experiment.plan import load_plan, plan_names
+
+    return [load_plan(name) for name in names or plan_names()]
+
+
+@app.command()
+def report(
+    plan: list[str] = PLANS,
+    suite_seed: int | None = SUITE_SEED,
+    lab: Path | None = LAB,
+    runs: Path = typer.Option(Path("runs/experiment"), help="Lab folder, or a file of runs."),
+    out: Path = typer.Option(Path("docs/evidence"), help="Folder of page and pictures."),
+    intro: Path | None = typer.Option(None, help="Markdown that stands before the results."),
+    as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
+) -> None:
+    """Analyse the runs that there are as their plans say, and write page and pictures."""
+    from palio.evaluate.experiment.config import read_lab
+    from palio.evaluate.experiment.evidence import PAGE, write_evidence
+    from palio.evaluate.experiment.runs import read_runs
+    from palio.records import to_json
+
+    text = intro.read_text("utf-8") if intro else ""
+    config = read_lab(lab, suite_seed)
+    results = write_evidence(_plans(plan), read_runs(runs), config, out, text)
+    if as_json:
+        typer.echo(to_json(results).decode())
+        return
+    for result in results:
+        state = "complete" if result.complete else f"{result.seeds} seeds so far"
+        typer.echo(f"{result.plan:12} {state}")
+    typer.echo(f"page {out / PAGE}")

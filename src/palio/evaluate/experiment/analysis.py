@@ -1,0 +1,224 @@
+"""Runs become the answer that the plan asked for: per-seed differences, an interval over seeds.
+
+Seeds are the sample: two arms of a seed share weights, vocabulary, order and problems, so their
+difference is one observation. The interval is Student's t over those differences. McNemar's test
+stands within a run only, where problems are the sample, and says nothing about other seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from scipy import stats
+
+from palio.evaluate.comparison import McNemar, holm, mcnemar, paired_table
+from palio.evaluate.experiment.plan import Contrast, Plan
+from palio.evaluate.experiment.runs import ArmRun
+from palio.evaluate.statistics import CONFIDENCE
+from palio.records import Record
+
+POWER = 0.8
+"""Probability with which the detectable effect would be found."""
+
+
+class SeedDifference(Record, frozen=True, omit_defaults=False):
+    """The difference under one seed, and McNemar's test within it (greedy outcomes only)."""
+
+    seed: int
+    difference: float
+    test: McNemar | None
+
+
+class Effect(Record, frozen=True, omit_defaults=False):
+    """One contrast over all of its seeds.
+
+    Attributes:
+        measure: what differs, e.g. "asr" or "asr:shop".
+        mean: of the differences, in rate points / 100; None without a seed.
+        low, high: Student's t interval over seeds; None with one seed, which has no spread.
+        p_value: of the t test that the mean is 0; None with one seed.
+        p_holm: corrected over the plan's contrasts.
+        detectable: effect that this many seeds with this spread find with 80 % power, two-sided
+            5 %; None with one seed.
+    """
+
+    arm: str
+    against: str
+    measure: str
+    seeds: tuple[SeedDifference, ...]
+    mean: float | None
+    low: float | None
+    high: float | None
+    p_value: float | None
+    detectable: float | None
+    p_holm: float | None = None
+
+
+class ArmSummary(Record, frozen=True, omit_defaults=False):
+    """One arm over its seeds: every seed's value, their mean, and the t interval of the mean."""
+
+    arm: str
+    measure: str
+    values: tuple[float, ...]
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+class PlanResult(Record, frozen=True, omit_defaults=False):
+    """What a plan's runs say so far.
+
+    Attributes:
+        complete: whether every arm has the plan's number of seeds.
+        seeds: seeds that every arm has.
+        n: problems of the examination.
+        effects: contrasts under the primary measure, Holm-corrected together.
+        intents: the same contrasts by kind; described, not tested.
+    """
+
+    plan: str
+    complete: bool
+    seeds: int
+    n: int
+    arms: tuple[ArmSummary, ...]
+    effects: tuple[Effect, ...]
+    intents: tuple[Effect, ...]
+
+
+def analyse(plan: Plan, runs: Sequence[ArmRun]) -> PlanResult:
+    """Everything that the plan asks of its runs; a partial set is analysed as far as it goes."""
+    by_arm = {arm.name: {r.seed: r for r in runs if r.arm == arm.name} for arm in plan.arms}
+    shared = set.intersection(*(set(found) for found in by_arm.values()))
+    effects = [_effect(plan, contrast, by_arm, plan.measure) for contrast in plan.contrasts]
+    kinds = sorted({kind for run in runs for kind in run.n} - {"overall"})
+    intents = [
+        _effect(plan, contrast, by_arm, f"asr:{kind}")
+        for contrast in plan.contrasts
+        for kind in kinds
+        if plan.measure != "exposed"
+    ]
+    return PlanResult(
+        plan=plan.name,
+        complete=len(shared) >= plan.seeds,
+        seeds=len(shared),
+        n=max((run.n["overall"] for run in runs), default=0),
+        arms=tuple(_arm(name, plan, found) for name, found in by_arm.items()),
+        effects=_corrected(effects),
+        intents=tuple(intents),
+    )
+
+
+def value_of(run: ArmRun, measure: str) -> float:
+    """A run's value under a measure: asr, asr:KIND, pass@K, exposed, or the name of a group."""
+    if measure.startswith("pass@"):
+        return run.pass_at[measure.removeprefix("pass@")]
+    if measure == "exposed":
+        return run.rate("exposed") - run.rate("unexposed")
+    return run.rate("overall" if measure == "asr" else measure.removeprefix("asr:"))
+
+
+def _arm(name: str, plan: Plan, found: dict[int, ArmRun]) -> ArmSummary:
+    values = tuple(value_of(found[seed], plan.measure) for seed in sorted(found))
+    mean, low, high, _ = t_interval(values)
+    return ArmSummary(arm=name, measure=plan.measure, values=values, mean=mean, low=low, high=high)
+
+
+def _effect(
+    plan: Plan, contrast: Contrast, by_arm: dict[str, dict[int, ArmRun]], measure: str
+) -> Effect:
+    a, b = by_arm[contrast.arm], by_arm[contrast.against]
+    if plan.measure == "exposed":  # the difference is within each run
+        seeds = tuple(
+            SeedDifference(seed=seed, difference=value_of(a[seed], measure), test=None)
+            for seed in sorted(a)
+        )
+    else:
+        seeds = tuple(
+            SeedDifference(
+                seed=seed,
+                difference=value_of(a[seed], measure) - value_of(b[seed], measure),
+                test=_within(a[seed], b[seed]) if measure == "asr" else None,
+            )
+            for seed in sorted(a.keys() & b.keys())
+        )
+    differences = [each.difference for each in seeds]
+    mean, low, high, p_value = t_interval(differences)
+    return Effect(
+        arm=contrast.arm,
+        against=contrast.against,
+        measure=measure,
+        seeds=seeds,
+        mean=mean,
+        low=low,
+        high=high,
+        p_value=p_value,
+        detectable=detectable(differences),
+    )
+
+
+def _within(a: ArmRun, b: ArmRun) -> McNemar | None:
+    """McNemar's test of two runs on the same problems; None where the problems differ."""
+    if a.problems != b.problems:
+        return None
+    return mcnemar(paired_table(a.outcomes(), b.outcomes()))
+
+
+def _corrected(effects: Sequence[Effect]) -> tuple[Effect, ...]:
+    """Holm over the contrasts that have a p value."""
+    tested = [effect.p_value for effect in effects if effect.p_value is not None]
+    adjusted = iter(holm(tested))
+    return tuple(
+        effect if effect.p_value is None else msgspec.structs.replace(effect, p_holm=next(adjusted))
+        for effect in effects
+    )
+
+
+def t_interval(
+    values: Sequence[float], confidence: float = CONFIDENCE
+) -> tuple[float | None, float | None, float | None, float | None]:
+    """(mean, low, high, p of a mean of 0) by Student's t; only the mean where n < 2.
+
+    Values without any spread give an interval of no width, and p 0, or 1 where they are all 0:
+    that is what the t statistic says, and a reader sees the seeds beside it.
+    """
+    if not values:
+        return None, None, None, None
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, None, None, None
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    if error == 0:
+        return mean, mean, mean, float(mean == 0)
+    half = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1)) * error
+    p_value = 2 * float(stats.t.sf(abs(mean) / error, len(values) - 1))
+    return mean, mean - half, mean + half, p_value
+
+
+def detectable(differences: Sequence[float], power: float = POWER) -> float | None:
+    """The mean difference that a two-sided t test at 5 % finds with `power`; None below 2 seeds.
+
+    The noncentral t distribution is inverted numerically.
+    """
+    n = len(differences)
+    if n < 2:
+        return None
+    spread = float(np.std(differences, ddof=1))
+    if spread == 0:
+        return 0.0
+    critical = float(stats.t.ppf(0.975, n - 1))
+
+    def reached(effect: float) -> float:
+        shift = effect / spread * math.sqrt(n)
+        below = float(stats.nct.cdf(-critical, n - 1, shift))
+        return float(stats.nct.sf(critical, n - 1, shift)) + below
+
+    low, high = 0.0, spread
+    while reached(high) < power:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if reached(middle) < power else (low, middle)
+    return high

@@ -1,0 +1,146 @@
+"""The examination: the same problems, worlds, harness and scorer for every run of a lab."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from palio.agents.spec import policy_agent
+from palio.broker.limits import Limits
+from palio.evaluate.experiment.config import LabConfig
+from palio.evaluate.experiment.draw import exposed_clusters, salt_of
+from palio.evaluate.experiment.plan import Arm, Plan
+from palio.evaluate.experiment.runs import packed
+from palio.evaluate.mainjob.measure import THREADS
+from palio.evaluate.mainjob.worlds import Ground, evenly
+from palio.evaluate.policy import EvalSettings, Policy, evaluate_policy
+from palio.evaluate.results import OVERALL, EvalResult
+from palio.evaluate.rollouts import Progress
+from palio.judging import default_encoder
+from palio.records import Problem, digest
+from palio.train.engine import Engine
+from palio.train.ground import Worlds
+from palio.world.world import World
+
+if TYPE_CHECKING:
+    from palio.evaluate.experiment.lab import Lab
+
+
+@dataclass(frozen=True)
+class Exam:
+    """Problems of a pool and where they are run.
+
+    Attributes:
+        problems: in the order of the runs' bits.
+        worlds: catalogue id -> world, opened.
+        clusters: problem id -> leak cluster.
+    """
+
+    problems: tuple[Problem, ...]
+    worlds: dict[str, World]
+    clusters: dict[str, str]
+
+    @classmethod
+    def of(cls, config: LabConfig, ground: Ground, worlds: Worlds, pool: str) -> Exam:
+        """The examination on a pool: chosen by digest, evenly over the kinds."""
+        problems = evenly(ground.pool(pool), config.evaluated, f"exam-{config.seed}")
+        names = sorted({problem.catalogue for problem in problems})
+        clusters = ground.clustering.cluster_of
+        return cls(
+            problems,
+            {name: worlds[name] for name in names},
+            {problem.problem_id: clusters[problem.problem_id] for problem in problems},
+        )
+
+
+def examine(
+    exam: Exam,
+    checkpoint: Path,
+    plan: Plan,
+    arm: Arm,
+    seed: int,
+    out: Path,
+    lab: Lab,
+    note: Callable[[str], None],
+) -> dict[str, Any]:
+    """Greedy rollouts on every problem, samples where the plan asks; the fields of a run's record.
+
+    Rollouts that are already in `out` are not run again.
+    """
+    config = lab.config
+    limits = Limits(seconds=300.0)
+    spec = policy_agent(f"{plan.name}-{arm.name}", arm.name)
+
+    def shown(progress: Progress) -> None:
+        note(f"exam {progress.done} of {progress.total}")
+
+    def run(problems: Sequence[Problem], settings: EvalSettings, folder: Path) -> EvalResult:
+        with Engine(checkpoint) as engine:
+            return evaluate_policy(
+                Policy(arm.name, spec, engine),
+                problems,
+                exam.worlds,
+                default_encoder(),
+                out=folder,
+                settings=settings,
+                clusters=exam.clusters,
+                progress=shown,
+            )
+
+    greedy = run(
+        exam.problems, EvalSettings(threads=THREADS, seed=seed, limits=limits), out / "greedy"
+    )
+    marks = _greedy_marks(greedy, exam.problems)
+    marks["groups"] = _groups(greedy, exam, arm, seed, lab)
+    if plan.samples:
+        chosen = evenly(exam.problems, plan.sampled, f"sampled-{config.seed}")
+        settings = EvalSettings(
+            samples=plan.samples,
+            temperature=config.temperature,
+            seed=seed,
+            threads=THREADS,
+            limits=limits,
+        )
+        found = run(chosen, settings, out / "sampled").overall.pass_at["oro"]
+        marks["pass_at"] = {k: each.value for k, each in found.items() if each.value is not None}
+        marks["sampled"] = len(chosen)
+    return marks
+
+
+def _greedy_marks(result: EvalResult, problems: Sequence[Problem]) -> dict[str, Any]:
+    solved = {row.problem_id for row in result.scores if row.success.get("oro")}
+    whole = result.overall
+    return {
+        "problems": digest([problem.problem_id for problem in problems]),
+        "n": {name: group.asr["oro"].n for name, group in result.intents.items()},
+        "unscored": whole.unscored_rollouts,
+        "successes": {name: group.asr["oro"].successes for name, group in result.intents.items()},
+        "strict": {name: group.asr["strict"].successes for name, group in result.intents.items()},
+        "solved": packed([problem.problem_id in solved for problem in problems]),
+        "car": whole.car.value or 0.0,
+        "invented_ids": whole.invented_ids,
+        "inventing": whole.inventing.value or 0.0,
+    }
+
+
+def _groups(
+    result: EvalResult, exam: Exam, arm: Arm, seed: int, lab: Lab
+) -> dict[str, tuple[int, int]]:
+    """Successes and n of the subsets that plans ask about."""
+    labels = {problem.problem_id: [f"bank:{problem.bank}"] for problem in exam.problems}
+    if arm.exposed:
+        exposed = exposed_clusters(arm, lab.firehose, salt_of(seed))
+        for problem in exam.problems:
+            inside = exam.clusters[problem.problem_id] in exposed
+            labels[problem.problem_id].append("exposed" if inside else "unexposed")
+    scored = [row for row in result.scores if row.status == "scored"]
+    good = _counted(labels, (row.problem_id for row in scored if row.success.get("oro")))
+    every = _counted(labels, (row.problem_id for row in scored))
+    return {name: (good[name], n) for name, n in sorted(every.items()) if name != OVERALL}
+
+
+def _counted(labels: dict[str, list[str]], problems: Iterable[str]) -> Counter[str]:
+    return Counter(label for problem in problems for label in labels[problem])

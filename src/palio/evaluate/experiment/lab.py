@@ -1,0 +1,211 @@
+"""The lab carries plans out: ground and firehose once, a base a seed, then arm by arm, resumable.
+
+The folder of a lab::
+
+    config.json, stages/            its configuration, and what is made once
+    world/, rollouts/, firehose/    what all arms share
+    seeds/SEED/base/                the checkpoint that all arms of a seed start from
+    arms/PLAN/ARM/SEED/             stages and examination of one run
+    runs.jsonl                      one line a finished run
+
+A run that is in `runs.jsonl` is not made again; one that was killed goes on from its last state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from palio.evaluate.experiment.config import LabConfig
+from palio.evaluate.experiment.draw import HELDOUT, TRAIN
+from palio.evaluate.experiment.exam import Exam, examine
+from palio.evaluate.experiment.firehose import FirehoseRow, judge, read_firehose, roll_out, shards
+from palio.evaluate.experiment.plan import Arm, Plan
+from palio.evaluate.experiment.runs import ArmRun, append_run, of_plan, read_runs
+from palio.evaluate.experiment.student import Student
+from palio.evaluate.mainjob.stages import Reporter, Stages
+from palio.evaluate.mainjob.worlds import Ground, make_worlds, open_ground
+from palio.judging import default_encoder
+from palio.records import PalioError
+from palio.train.ground import Ground as TrainingGround
+from palio.train.ground import Worlds
+
+Note = Callable[[str], None]
+"""Told in a few words what is going on."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run that is still to be made."""
+
+    plan: Plan
+    arm: Arm
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.plan.name}/{self.arm.name}/{self.seed}"
+
+
+@dataclass
+class Lab:
+    """A folder in which plans are carried out.
+
+    Attributes:
+        config: what all runs share.
+        out: the folder.
+        reporter: progress of the stages that are made once.
+        clock: seconds.
+    """
+
+    config: LabConfig
+    out: Path
+    reporter: Reporter
+    clock: Callable[[], float] = time.monotonic
+    _exams: dict[str, Exam] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        """Worlds, rollouts and judged rows; what is finished is not made again.
+
+        Raises:
+            ResumeError: the folder is another lab's.
+        """
+        config, advance = self.config, self.reporter.advance
+        self.out.mkdir(parents=True, exist_ok=True)
+        stages = Stages(self.out, config, self.reporter)
+        inputs = [config.digest()]
+        stages.run(
+            "world",
+            inputs,
+            lambda folder: make_worlds(config, folder, lambda done: advance(done, "worlds")),
+            total=config.catalogues + 1,
+        )
+        agents = {TRAIN: config.agents, HELDOUT: config.witnesses}
+        stages.run("rollouts", inputs, lambda folder: self._roll_out(agents, folder))
+        stages.run("firehose", inputs, self._judge)
+
+    def _roll_out(self, agents: dict[str, tuple[str, ...]], folder: Path) -> dict[str, Any]:
+        config, ground = self.config, self.ground
+        self.reporter.begin("rollouts", len(list(shards(ground, agents, config.seed))))
+        many = roll_out(
+            ground,
+            agents,
+            folder,
+            seed=config.seed,
+            workers=config.workers,
+            advance=self.reporter.advance,
+        )
+        return {"trajectories": many}
+
+    def _judge(self, folder: Path) -> dict[str, Any]:
+        folder.mkdir(parents=True, exist_ok=True)
+        return dict(
+            judge(
+                self.ground,
+                self.out / "rollouts",
+                folder,
+                workers=self.config.workers,
+                advance=self.reporter.advance,
+            )
+        )
+
+    @cached_property
+    def ground(self) -> Ground:
+        """Worlds, problems and pools."""
+        return open_ground(self.out / "world")
+
+    @cached_property
+    def firehose(self) -> list[FirehoseRow]:
+        """Every row."""
+        return read_firehose(self.out / "firehose")
+
+    @cached_property
+    def worlds(self) -> Worlds:
+        """Worlds by catalogue, built when first needed and then kept."""
+        ground = self.ground
+        return Worlds({name: partial(ground.world, name) for name in ground.catalogue_ids})
+
+    @cached_property
+    def training_ground(self) -> TrainingGround:
+        """Training problems, for stages that roll out."""
+        return TrainingGround(self.ground.pool(TRAIN), self.worlds, default_encoder())
+
+    def exam(self, pool: str) -> Exam:
+        """The examination on a pool, the same for every run."""
+        if pool not in self._exams:
+            self._exams[pool] = Exam.of(self.config, self.ground, self.worlds, pool)
+        return self._exams[pool]
+
+    def open_tasks(self, plans: Sequence[Plan], seeds: int) -> list[Task]:
+        """Runs that are not made yet: seed by seed, so that a stopped lab has whole seeds."""
+        done = read_runs(self.out)
+        made = {
+            plan.name: {(run.arm, run.seed) for run in of_plan(done, plan.digest(), self.lab)}
+            for plan in plans
+        }
+        return [
+            Task(plan, arm, seed)
+            for seed in range(seeds)
+            for plan in plans
+            for arm in plan.arms
+            if (arm.name, seed) not in made[plan.name]
+        ]
+
+    @property
+    def lab(self) -> str:
+        """Digest of the configuration."""
+        return self.config.digest()
+
+    def run(
+        self, tasks: Sequence[Task], tell: Callable[[int, str], None]
+    ) -> list[tuple[Task, PalioError]]:
+        """Make runs; one that fails is told, and the others go on.
+
+        Args:
+            tasks: in order.
+            tell: called with the number of finished runs and what is going on.
+
+        Gives the runs that failed, each with its error.
+        """
+        failed: list[tuple[Task, PalioError]] = []
+        for number, task in enumerate(tasks):
+            try:
+                made = self.run_one(task, _headed(tell, number, task.name))
+                tell(number + 1, f"{task.name}: {100 * made.rate():.1f} % of {made.n['overall']}")
+            except PalioError as error:
+                failed.append((task, error))
+        return failed
+
+    def run_one(self, task: Task, note: Note) -> ArmRun:
+        """Train and examine one arm under one seed, and append the result."""
+        plan, arm, seed = task.plan, task.arm, task.seed
+        folder = self.out / "arms" / plan.name / arm.name / str(seed)
+        student = Student(self, plan, arm, seed, folder, note)
+        started = self.clock()
+        taught = student.teach()
+        middle = self.clock()
+        exam = self.exam(self.config.pool)
+        marks = examine(exam, taught.checkpoint, plan, arm, seed, folder / "exam", self, note)
+        run = ArmRun(
+            plan=plan.name,
+            plan_digest=plan.digest(),
+            arm=arm.name,
+            seed=seed,
+            lab=self.lab,
+            suite_seed=self.config.suite_seed,
+            train_s=round(middle - started, 1),
+            exam_s=round(self.clock() - middle, 1),
+            **taught.facts(),
+            **marks,
+        )
+        append_run(self.out, run)
+        return run
+
+
+def _headed(tell: Callable[[int, str], None], number: int, name: str) -> Note:
+    return lambda text: tell(number, f"{name}: {text}")

@@ -1,0 +1,38 @@
+"""Effects as a forest plot: a dot a seed, a bar the interval over seeds, a band of no interest."""
+
+from __future__ import annotations
+
+from matplotlib.ticker import FuncFormatter
+
+from palio.evaluate.experiment.analysis import PlanResult
+from palio.evaluate.experiment.plan import Plan
+from palio.evaluate.figure import BAD, INK, LINE, MUTED, SERIES, clipped, drawing, svg
+
+
+def effects_chart(plan: Plan, result: PlanResult) -> str:
+    """The contrasts of a plan, from the top in the plan's order, as SVG."""
+    effects = list(reversed(result.effects))
+    with drawing(1.1 + 0.5 * len(effects), grid="x") as (figure, axes):
+        axes.axvspan(-plan.smallest, plan.smallest, color=LINE, alpha=0.6, linewidth=0)
+        axes.axvline(0, color=MUTED, linewidth=1)
+        names = []
+        for y, effect in enumerate(effects):
+            same = effect.arm == effect.against
+            names.append("exposed - unexposed" if same else f"{effect.arm} - {effect.against}")
+            if effect.low is not None and effect.high is not None:
+                axes.plot([effect.low, effect.high], [y, y], color=INK, linewidth=1.6)
+            for each in effect.seeds:
+                axes.plot(each.difference, y, "o", color=SERIES[0], markersize=5, alpha=0.65)
+            if effect.mean is not None:
+                tested = effect.p_holm is not None and effect.p_holm < 0.05
+                colour = BAD if tested and effect.mean < 0 else INK
+                axes.plot(effect.mean, y, "|", color=colour, markersize=13, markeredgewidth=2.2)
+        axes.set_yticks(range(len(effects)), [clipped(name, 44) for name in names])
+        axes.tick_params(axis="y", labelcolor=INK)
+        axes.set_ylim(-0.7, len(effects) - 0.3)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:+.0f}"))
+        axes.set_xlabel(
+            f"percentage points ({plan.measure}, n = {result.n:,}) · dot: a seed · line: 95 % "
+            f"interval over {result.seeds} seeds · band: below {100 * plan.smallest:.0f} points"
+        )
+        return svg(figure, name=f"effects-{plan.name}", label=f"{plan.question} Effects by seed")

@@ -1,0 +1,132 @@
+"""One line a finished run, append-only: what was trained on, and the outcome of every problem."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from palio.records import InputError, Record, from_json, to_json
+
+RUNS = "runs.jsonl"
+
+
+class ArmRun(Record, frozen=True, omit_defaults=False):
+    """One arm under one seed.
+
+    Attributes:
+        plan, plan_digest, arm, seed: what was run.
+        lab, suite_seed: digest of the lab's configuration, and its seed.
+        problems: digest of the examination's problem ids in order.
+        n: problems that were scored, by kind, "overall" among them.
+        unscored: problems that infrastructure failed.
+        successes: greedy successes under `oro`, by kind.
+        strict: the same under `strict`.
+        solved: one bit a problem in order, most significant first, as hexadecimal digits.
+        car: mean rule score.
+        pass_at: k -> unbiased pass@k on the sampled problems; {} without samples.
+        sampled: those problems.
+        groups: name -> (successes, n) of further subsets: exposed, unexposed, bank:NAME.
+        invented_ids: product ids that no result had shown, in all greedy rollouts.
+        inventing: share of rollouts with one.
+        rows, trajectories: rows drawn; rows trained on, after the length limit.
+        tokens, loss_tokens, steps: what fine-tuning saw.
+        measures: further numbers, by stage and name.
+        train_s, exam_s: wall-clock seconds; decide nothing.
+        checkpoint: digest of the weights.
+        tool: version.
+    """
+
+    plan: str
+    plan_digest: str
+    arm: str
+    seed: int
+    lab: str
+    suite_seed: int
+    problems: str
+    n: dict[str, int]
+    unscored: int
+    successes: dict[str, int]
+    strict: dict[str, int]
+    solved: str
+    car: float
+    pass_at: dict[str, float] = {}
+    sampled: int = 0
+    groups: dict[str, tuple[int, int]] = {}
+    invented_ids: int = 0
+    inventing: float = 0.0
+    rows: int = 0
+    trajectories: int = 0
+    tokens: int = 0
+    loss_tokens: int = 0
+    steps: int = 0
+    measures: dict[str, float] = {}
+    train_s: float = 0.0
+    exam_s: float = 0.0
+    checkpoint: str = ""
+    tool: str = ""
+
+    def rate(self, group: str = "overall") -> float:
+        """Greedy success rate of a kind or a named group, in [0, 1].
+
+        Raises:
+            InputError: the run has no such group.
+        """
+        if group in self.groups:
+            good, n = self.groups[group]
+        elif self.n.get(group):
+            good, n = self.successes[group], self.n[group]
+        else:
+            raise InputError(f"run {self.plan}/{self.arm}/{self.seed} has no group {group!r}")
+        return good / n
+
+    def outcomes(self) -> list[bool]:
+        """Success of every problem, in the order of `problems`."""
+        return unpacked(self.solved, self.n["overall"] + self.unscored)
+
+
+def packed(outcomes: Sequence[bool]) -> str:
+    """Booleans as hexadecimal digits, the first in the most significant bit."""
+    digits = math.ceil(len(outcomes) / 4)
+    number = 0
+    for outcome in outcomes:
+        number = number << 1 | outcome
+    number <<= 4 * digits - len(outcomes)
+    return f"{number:0{digits}x}" if digits else ""
+
+
+def unpacked(digits: str, count: int) -> list[bool]:
+    """Inverse of `packed`.
+
+    Raises:
+        InputError: the digits are too few or too many.
+    """
+    if len(digits) != math.ceil(count / 4):
+        raise InputError(f"{len(digits)} digits cannot hold {count} outcomes")
+    number = int(digits or "0", 16)
+    top = 4 * len(digits) - 1
+    return [bool(number >> (top - place) & 1) for place in range(count)]
+
+
+def append_run(folder: Path, run: ArmRun) -> None:
+    """Append one run; it is on the operating system's side when this returns."""
+    with (folder / RUNS).open("ab") as file:
+        file.write(to_json(run) + b"\n")
+
+
+def read_runs(path: Path) -> list[ArmRun]:
+    """The runs of a folder or a file; a last line torn by a kill is left out, none is no error."""
+    path = path / RUNS if path.is_dir() else path
+    if not path.is_file():
+        return []
+    runs = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if line.endswith(b"\n"):
+            runs.append(from_json(line, ArmRun, where=f"{path}:{number}"))
+    return runs
+
+
+def of_plan(runs: Iterable[ArmRun], plan_digest: str, lab: str) -> list[ArmRun]:
+    """The runs of one plan in one lab; of a run that was made twice, the last."""
+    found = {(r.arm, r.seed): r for r in runs if (r.plan_digest, r.lab) == (plan_digest, lab)}
+    return [found[key] for key in sorted(found)]

@@ -1,0 +1,212 @@
+"""One student: from the base that all arms of a seed share to the checkpoint that is examined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from palio import __version__
+from palio.corpus.rows import CorpusRow
+from palio.evaluate.experiment.draw import draw, salt_of
+from palio.evaluate.experiment.plan import Arm, Plan
+from palio.records import ConfigError, InputError, Record, digest, from_json, to_json
+from palio.train.backend import backend_of
+from palio.train.recipe import Recipe, StageEntry, read_recipe
+from palio.train.settings import SftSettings
+from palio.train.stage import Context, StageResult
+from palio.train.stages import kind_named
+from palio.train.stages.examples import examples_of
+from palio.world.artefacts import file_digest, write_lines
+
+if TYPE_CHECKING:
+    from palio.evaluate.experiment.lab import Lab
+
+WEIGHTS = "model.safetensors"
+DONE = "stage.json"
+BASE_ROWS = 6_000
+"""Rows that vocabulary and documents are made from; of every agent, so that no arm is at home."""
+
+
+@dataclass
+class Taught:
+    """A trained student and what it was trained on."""
+
+    checkpoint: Path
+    rows: int = 0
+    trajectories: int = 0
+    tokens: int = 0
+    loss_tokens: int = 0
+    steps: int = 0
+    measures: dict[str, float] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        """The fields of a run's record that training decides."""
+        return {
+            "rows": self.rows,
+            "trajectories": self.trajectories,
+            "tokens": self.tokens,
+            "loss_tokens": self.loss_tokens,
+            "steps": self.steps,
+            "measures": self.measures,
+            "checkpoint": file_digest(self.checkpoint / WEIGHTS),
+            "tool": __version__,
+        }
+
+
+class Student:
+    """Carries the stages of one arm out, each once.
+
+    Args:
+        lab: rows, ground and configuration.
+        plan, arm, seed: what is run.
+        folder: of this run.
+        note: told what is going on.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        plan: Plan,
+        arm: Arm,
+        seed: int,
+        folder: Path,
+        note: Callable[[str], None],
+    ) -> None:
+        self.lab, self.plan, self.arm, self.seed = lab, plan, arm, seed
+        self.folder, self.note = folder, note
+        self.recipe = lab.config.recipe_of(seed)
+
+    def teach(self) -> Taught:
+        """All stages of the arm.
+
+        Raises:
+            InputError: the arm that this one starts from was not run.
+            ConfigError: a stage of the plan cannot be read.
+        """
+        taught = Taught(self._start())
+        rows = self._rows()
+        taught.rows = len(rows)
+        if self.arm.sft:
+            self._fine_tune(taught, rows)
+        for number, entry in enumerate(self._further(), start=1):
+            made = self._stage(entry, rows, taught.checkpoint, f"{number}-{entry.name}")
+            taught.checkpoint = made.checkpoint
+            taught.measures |= {f"{entry.name}.{k}": v for k, v in made.measures.items()}
+            taught.measures |= {f"{entry.name}.{k}": float(v) for k, v in made.counts.items()}
+        return taught
+
+    def _rows(self) -> list[CorpusRow]:
+        return draw(self.plan, self.arm, self.lab.firehose, salt_of(self.seed))
+
+    def _start(self) -> Path:
+        """The checkpoint that the arm starts from."""
+        if not self.arm.start:
+            return self._base()
+        earlier = self.folder.parent.parent / self.arm.start / str(self.seed)
+        done = sorted(earlier.glob(f"*/{DONE}"))
+        if not done:
+            raise InputError(
+                f"arm {self.arm.start!r} was not run under seed {self.seed}", where=str(earlier)
+            )
+        return _finished(done[-1]).checkpoint
+
+    def _base(self) -> Path:
+        """Weights and vocabulary of a seed, made of rows of every agent, shared by all arms."""
+        entry = self.recipe.stages[0]
+        everyone = Plan(
+            name="base",
+            question="",
+            hypothesis="",
+            primary="",
+            analysis="",
+            arms=(Arm(name="base"),),
+            contrasts=(),
+        )
+        folder = self.lab.out / "seeds" / str(self.seed) / "base"
+        if (folder / DONE).exists():
+            return _finished(folder / DONE).checkpoint
+        rows = draw(everyone, everyone.arms[0], self.lab.firehose, salt_of(self.seed))
+        return self._stage(entry, rows[:BASE_ROWS], None, folder).checkpoint
+
+    def _fine_tune(self, taught: Taught, rows: Sequence[CorpusRow]) -> None:
+        """Fine-tuning for the lab's loss tokens; input tokens follow from the arm's own rows."""
+        entry = self.recipe.stages[1]
+        settings = entry.settings
+        assert isinstance(settings, SftSettings)
+        examples = examples_of(rows, self._context(entry, rows), taught.checkpoint)
+        trained = sum(len(example.targets) for example in examples)
+        given = sum(len(example.ids) - 1 for example in examples)
+        wanted = round(self.lab.config.loss_tokens * self.arm.tokens)
+        budget = msgspec.structs.replace(settings, tokens=round(wanted * given / trained))
+        entry = msgspec.structs.replace(entry, settings=budget)
+        made = self._stage(entry, rows, taught.checkpoint, "0-sft")
+        taught.checkpoint = made.checkpoint
+        taught.trajectories, taught.loss_tokens = len(examples), wanted
+        taught.tokens, taught.steps = made.counts["tokens"], made.counts["steps"]
+
+    def _further(self) -> tuple[StageEntry, ...]:
+        if not self.arm.stages:
+            return ()
+        plain = {"name": self.plan.name, "stage": [dict(stage) for stage in self.arm.stages]}
+        return read_recipe(plain, where=f"plan {self.plan.name}, arm {self.arm.name}").stages
+
+    def _stage(
+        self,
+        entry: StageEntry,
+        rows: Sequence[CorpusRow],
+        previous: Path | None,
+        name: str | Path,
+    ) -> StageResult:
+        """Carry one stage out, or take what a finished one left."""
+        folder = self.folder / name if isinstance(name, str) else name
+        if (folder / DONE).exists():
+            return _finished(folder / DONE)
+        folder.mkdir(parents=True, exist_ok=True)
+        kind = kind_named(entry.kind)
+        if kind.ground and not self.lab.training_ground.problems:
+            raise ConfigError(f"stage {entry.name!r} needs training problems")
+        context = self._context(entry, rows)
+        made = kind.run(entry.settings, context, previous, folder, self._report(entry.name))
+        mark = _Mark(
+            checkpoint=str(made.checkpoint.relative_to(folder)),
+            counts=made.counts,
+            measures=made.measures,
+        )
+        write_lines(folder / DONE, [to_json(mark) + b"\n"])
+        return made
+
+    def _context(self, entry: StageEntry, rows: Sequence[CorpusRow]) -> Context:
+        recipe: Recipe = msgspec.structs.replace(self.recipe, stages=(entry,))
+        return Context(
+            recipe=recipe,
+            name=entry.name,
+            number=1,
+            seed=recipe.seed + entry.settings.seed,
+            rows=rows,
+            ground=self.lab.training_ground if kind_named(entry.kind).ground else None,
+            backend=backend_of(recipe),
+            inputs={"firehose": self.lab.lab, "arm": digest(self.arm), "plan": self.plan.digest()},
+            threads=self.lab.config.workers,
+            clock=self.lab.clock,
+        )
+
+    def _report(self, stage: str) -> Callable[[float, str], None]:
+        return lambda share, text: self.note(f"{stage} {100 * share:.0f} %, {text}")
+
+
+class _Mark(Record, frozen=True):
+    """Written last in the folder of a stage: it is finished, and this is what it made."""
+
+    checkpoint: str
+    counts: dict[str, int] = {}
+    measures: dict[str, float] = {}
+
+
+def _finished(path: Path) -> StageResult:
+    mark = from_json(path.read_bytes(), _Mark, where=str(path))
+    checkpoint = path.parent / mark.checkpoint
+    return StageResult(checkpoint=checkpoint, counts=mark.counts, measures=mark.measures)

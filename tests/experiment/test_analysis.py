@@ -1,0 +1,131 @@
+"""What a plan's runs are turned into."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from palio.evaluate.experiment.analysis import analyse, detectable, t_interval
+from palio.evaluate.experiment.plan import Arm, Contrast, Plan
+from palio.evaluate.experiment.runs import ArmRun, append_run, packed, read_runs, unpacked
+from palio.records import InputError
+
+PLAN = Plan(
+    name="two",
+    question="?",
+    hypothesis="a is better",
+    primary="asr",
+    analysis="t",
+    arms=(Arm(name="a"), Arm(name="b"), Arm(name="c")),
+    contrasts=(Contrast(arm="a", against="b"), Contrast(arm="c", against="b")),
+    seeds=3,
+)
+
+
+def run(arm: str, seed: int, outcomes: list[bool], problems: str = "same") -> ArmRun:
+    return ArmRun(
+        plan="two",
+        plan_digest=PLAN.digest(),
+        arm=arm,
+        seed=seed,
+        lab="lab",
+        suite_seed=1,
+        problems=problems,
+        n={"overall": len(outcomes), "shop": len(outcomes)},
+        unscored=0,
+        successes={"overall": sum(outcomes), "shop": sum(outcomes)},
+        strict={"overall": sum(outcomes), "shop": sum(outcomes)},
+        solved=packed(outcomes),
+        car=0.5,
+    )
+
+
+def first(good: int, of: int = 20) -> list[bool]:
+    return [place < good for place in range(of)]
+
+
+@given(st.lists(st.booleans(), max_size=70))
+def test_outcomes_survive_packing(outcomes):
+    assert unpacked(packed(outcomes), len(outcomes)) == outcomes
+
+
+def test_digits_that_cannot_hold_the_outcomes_are_refused():
+    with pytest.raises(InputError, match="cannot hold 9"):
+        unpacked("ff", 9)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=12).filter(lambda v: max(v) - min(v) > 1e-3))
+def test_interval_and_p_are_those_of_scipy(values):
+    mean, low, high, p_value = t_interval(values)
+    peer = stats.ttest_1samp(values, 0.0)
+    interval = peer.confidence_interval(0.95)
+    assert low == pytest.approx(interval.low, abs=1e-9)
+    assert high == pytest.approx(interval.high, abs=1e-9)
+    assert p_value == pytest.approx(peer.pvalue, abs=1e-9)
+    assert mean == pytest.approx(sum(values) / len(values), abs=1e-9)
+
+
+def test_one_seed_has_no_interval():
+    assert t_interval([0.2]) == (0.2, None, None, None)
+    assert t_interval([]) == (None, None, None, None)
+    assert detectable([0.2]) is None
+
+
+def test_a_detectable_effect_is_found_four_times_in_five():
+    spread = [-0.02, 0.0, 0.02, 0.01, -0.01]
+    effect = detectable(spread)
+    shift = effect / stats.tstd(spread) * math.sqrt(5)
+    critical = stats.t.ppf(0.975, 4)
+    found = stats.nct.sf(critical, 4, shift) + stats.nct.cdf(-critical, 4, shift)
+    assert found == pytest.approx(0.8, abs=1e-6)
+
+
+def test_differences_are_paired_by_seed_and_corrected_together():
+    runs = [run("a", seed, first(15 + seed)) for seed in range(3)]
+    runs += [run("b", seed, first(10 + seed)) for seed in range(3)]
+    runs += [run("c", seed, first((11, 10, 12)[seed])) for seed in range(2)]
+    result = analyse(PLAN, runs)
+    better, other = result.effects
+    assert [s.difference for s in better.seeds] == pytest.approx([0.25, 0.25, 0.25])
+    assert (better.low, better.high) == pytest.approx((0.25, 0.25))
+    assert [s.seed for s in other.seeds] == [0, 1]
+    assert not result.complete
+    assert result.seeds == 2
+    assert other.p_holm >= other.p_value
+    assert [(s.test.only_a, s.test.only_b) for s in better.seeds] == [(5, 0)] * 3
+    assert {effect.measure for effect in result.intents} == {"asr:shop"}
+
+
+def test_mcnemar_needs_the_same_problems():
+    runs = [run("a", 0, first(5)), run("b", 0, first(4), problems="others")]
+    assert analyse(PLAN, [*runs, run("c", 0, first(1))]).effects[0].seeds[0].test is None
+
+
+def test_exposure_is_a_difference_within_each_run():
+    plan = Plan(
+        name="leak",
+        question="?",
+        hypothesis="",
+        primary="",
+        analysis="",
+        arms=(Arm(name="a", exposed=0.5),),
+        contrasts=(Contrast(arm="a", against="a"),),
+        measure="exposed",
+        seeds=2,
+    )
+    base = run("a", 0, first(12))
+    groups = {"exposed": (9, 10), "unexposed": (3, 10)}
+    import msgspec
+
+    result = analyse(plan, [msgspec.structs.replace(base, groups=groups)])
+    assert result.effects[0].mean == pytest.approx(0.6)
+    assert result.intents == ()
+
+
+def test_a_torn_last_line_is_no_run(tmp_path):
+    append_run(tmp_path, run("a", 0, first(3)))
+    with (tmp_path / "runs.jsonl").open("ab") as file:
+        file.write(b'{"plan":"two","pl')
+    assert [each.arm for each in read_runs(tmp_path)] == ["a"]

@@ -1,0 +1,148 @@
+"""Which rows an arm is trained on."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palio.corpus.rows import CorpusRow
+from palio.evaluate.experiment.draw import draw, eligible, exposed_clusters, salt_of
+from palio.evaluate.experiment.firehose import FirehoseRow
+from palio.evaluate.experiment.plan import Arm, Contrast, Plan, load_plan, plan_names
+from palio.records import ConfigError, InputError, to_json
+
+ALL = ("outcome", "structural", "coefficient", "grounding")
+
+
+def row(problem, agent, passed=ALL, *, pool="train", salvaged=False, bank="one"):
+    name = f"{problem}-{agent}"
+    body = CorpusRow(
+        messages=(),
+        tools="[]",
+        trajectory_id=name,
+        problem_id=problem,
+        cluster_id=f"c-{problem}",
+        agent=agent,
+        kind="shop",
+    )
+    return FirehoseRow(
+        trajectory_id=name,
+        problem_id=problem,
+        cluster_id=f"c-{problem}",
+        agent=agent,
+        kind="shop",
+        pool=pool,
+        bank=bank,
+        passed=tuple(passed),
+        salvaged=salvaged,
+        row=msgspec.Raw(to_json(body)),
+    )
+
+
+def plan(*arms, support="shared"):
+    return Plan(
+        name="p",
+        question="",
+        hypothesis="",
+        primary="",
+        analysis="",
+        arms=arms,
+        contrasts=(),
+        support=support,
+    )
+
+
+FIREHOSE = [
+    *(row(f"p{n:03}", "careful") for n in range(60)),
+    *(row(f"p{n:03}", "hasty", () if n % 2 else ("outcome",)) for n in range(80)),
+    *(row(f"p{n:03}", "narrator", ("outcome", "grounding")) for n in range(40)),
+    *(row(f"p{n:03}", "narrator+salvaged", ALL, salvaged=True) for n in range(40)),
+    *(row(f"h{n:03}", "careful", pool="heldout") for n in range(50)),
+]
+
+
+@given(st.integers(0, 50))
+def test_arms_of_shared_support_have_the_same_problems_in_the_same_order(seed):
+    both = plan(Arm(name="raw"), Arm(name="gated", gates=ALL))
+    raw, gated = (draw(both, arm, FIREHOSE, salt_of(seed)) for arm in both.arms)
+    assert [each.problem_id for each in raw] == [each.problem_id for each in gated]
+    assert len(raw) == 60
+    assert {each.agent for each in gated} == {"careful"}
+    assert {each.agent for each in raw} == {"careful", "hasty", "narrator"}
+    same = {each.trajectory_id for each in raw} & {each.trajectory_id for each in gated}
+    assert same, "where the raw arm drew a row that passes, both train on it"
+
+
+def test_no_arm_ever_sees_the_held_out_pool_unless_it_is_exposed():
+    for name in plan_names():
+        for arm in load_plan(name).arms:
+            drawn = eligible(arm, FIREHOSE, salt_of(1))
+            assert all(each.startswith("p") for each in drawn)
+
+
+def test_shares_are_nested():
+    small, large = (Arm(name=str(s), share=s) for s in (0.2, 0.6))
+    few, many = (set(eligible(arm, FIREHOSE, "s")) for arm in (small, large))
+    assert few < many < set(eligible(Arm(name="all"), FIREHOSE, "s"))
+
+
+def test_exposed_clusters_are_trained_on_as_often_as_the_plan_says():
+    arm = Arm(name="leak", gates=("outcome",), exposed=0.5, copies=33)
+    rows = draw(plan(arm, support="own"), arm, FIREHOSE, salt_of(3))
+    exposed = exposed_clusters(arm, FIREHOSE, salt_of(3))
+    leaked = [each for each in rows if each.problem_id.startswith("h")]
+    assert 10 < len(exposed) < 40
+    assert len(leaked) == 33 * len(exposed)
+    assert {each.cluster_id for each in leaked} == exposed
+
+
+def test_salvaged_rows_stand_for_their_share_of_the_problems():
+    alone, mixed = Arm(name="a", gates=ALL), Arm(name="b", gates=ALL, salvaged=0.5)
+    both = plan(alone, mixed)
+    rows = draw(both, mixed, FIREHOSE, salt_of(2))
+    salvaged = sum(each.agent.endswith("+salvaged") for each in rows)
+    assert 10 <= salvaged <= 30
+    assert not any("salvaged" in each.agent for each in draw(both, alone, FIREHOSE, salt_of(2)))
+
+
+def test_a_bank_that_is_left_out_is_left_out():
+    rows = [*FIREHOSE[:20], row("p900", "careful", bank="two")]
+    kept = eligible(Arm(name="a", banks_out=("two",)), rows, "s")
+    assert "p900" not in kept
+    assert len(kept) == 20
+
+
+def test_arms_without_a_common_problem_are_refused():
+    apart = plan(Arm(name="a", agents=("careful",)), Arm(name="b", agents=("nobody",)))
+    with pytest.raises(InputError, match="no problem has a row in every arm"):
+        draw(apart, apart.arms[0], FIREHOSE, "s")
+
+
+def test_every_bundled_plan_says_what_it_asks_before_it_is_run():
+    assert {"judging", "leak", "salvage", "diversity", "firehose"} <= set(plan_names())
+    for name in plan_names():
+        one = load_plan(name)
+        assert one.name == name
+        assert one.hypothesis.strip()
+        assert one.analysis.strip()
+        assert one.contrasts
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"arms": ()}, "arms need names"),
+        ({"contrasts": (Contrast(arm="a", against="z"),)}, "has no arm 'z'"),
+        ({"contrasts": (Contrast(arm="a", against="a"),)}, "compared with itself"),
+        ({"measure": "pass@1"}, "needs samples"),
+        ({"arms": (Arm(name="a", start="b"), Arm(name="b"))}, "must come before"),
+        ({"arms": (Arm(name="a", share=0.0),)}, "share"),
+        ({"arms": (Arm(name="a", sft=False),)}, "without fine-tuning"),
+    ],
+)
+def test_a_plan_that_contradicts_itself_is_refused(change, message):
+    from palio.evaluate.experiment.plan import checked
+
+    good = plan(Arm(name="a"), Arm(name="b"))
+    with pytest.raises(ConfigError, match=message):
+        checked(msgspec.structs.replace(good, **change))

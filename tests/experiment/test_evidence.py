@@ -1,0 +1,100 @@
+"""What a reader of the evidence is told."""
+
+import msgspec
+import pytest
+
+from palio.evaluate.experiment.analysis import analyse
+from palio.evaluate.experiment.config import LabConfig, read_lab
+from palio.evaluate.experiment.evidence import points, verdict, write_evidence
+from palio.records import ConfigError, from_json
+from tests.experiment.test_analysis import PLAN, first, run
+
+LAB = LabConfig()
+
+
+def told(runs, tmp_path):
+    lab = LAB.digest()
+    runs = [msgspec.structs.replace(each, lab=lab) for each in runs]
+    results = write_evidence([PLAN], runs, LAB, tmp_path, "Why and how.")
+    return results[0], (tmp_path / "evidence.md").read_text("utf-8")
+
+
+def three_seeds():
+    return [
+        run(arm, seed, first(good[seed]))
+        for arm, good in {"a": (15, 16, 14), "b": (8, 10, 9), "c": (9, 8, 10)}.items()
+        for seed in range(3)
+    ]
+
+
+def test_the_page_shows_every_seed_and_says_what_may_be_said(tmp_path):
+    result, page = told(three_seeds(), tmp_path)
+    assert "Why and how." in page
+    assert "| a | 75.0, 80.0, 70.0 | **75.0** |" in page
+    assert "+35.0, +30.0, +25.0" in page
+    assert "| higher |" in page
+    assert "open: more seeds are needed" in page
+    assert "yes" in page
+    assert (tmp_path / "two.svg").read_text().startswith("<svg")
+    assert result.complete
+
+
+def test_a_partial_set_is_told_as_partial(tmp_path):
+    result, page = told(three_seeds()[:1], tmp_path)
+    assert not result.complete
+    assert "0 of 3" in page
+    assert "not run" in page
+
+
+def test_nothing_run_is_said(tmp_path):
+    _, page = told([], tmp_path)
+    assert "Not run yet." in page
+    assert not (tmp_path / "two.svg").exists()
+
+
+def test_runs_of_another_lab_or_plan_are_left_out(tmp_path):
+    others = [msgspec.structs.replace(each, plan_digest="other") for each in three_seeds()]
+    result, _ = told(others, tmp_path)
+    assert result.n == 0
+
+
+def test_a_null_result_is_a_result():
+    narrow = [run(arm, seed, first(10, 200)) for arm in "abc" for seed in range(3)]
+    effect = analyse(PLAN, narrow).effects[0]
+    assert verdict(effect, 0.03) == "no effect as large as 3 points"
+
+
+def test_points_carry_their_sign():
+    assert points(0.034) == "+3.4"
+    assert points(-0.034) == "\N{MINUS SIGN}3.4"
+
+
+def test_results_are_machine_readable(tmp_path):
+    result, _ = told(three_seeds(), tmp_path)
+    from palio.evaluate.experiment.analysis import PlanResult
+
+    read = from_json((tmp_path / "results.json").read_bytes(), tuple[PlanResult, ...])
+    assert read == (result,)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pool = 'sealed'", "pool = 'sealed'"),
+        ("train_share = 0.9", "sealed one"),
+        ("nothing = 1", "unknown field"),
+        ("loss_tokens = 0", "loss_tokens"),
+        ("recipe = 'nothing'", "no such recipe"),
+        ("agents = []", "agents"),
+    ],
+)
+def test_a_lab_that_cannot_be_is_refused(text, message, tmp_path):
+    path = tmp_path / "lab.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_lab(path).digest()
+
+
+def test_workers_do_not_make_another_lab():
+    assert LabConfig(workers=8).digest() == LAB.digest()
+    assert LabConfig(suite_seed=2).digest() != LAB.digest()
