@@ -13,18 +13,16 @@ from palio.agents.spec import AgentSpec, agent_from_file
 from palio.broker.limits import Limits
 from palio.records import Trajectory
 from palio.rollout.problem import run_problem
+from palio.sandbox.choice import ENCLOSED
 from palio.sandbox.inline import InlineDriver
 from palio.sandbox.process import SubprocessDriver
-from palio.sandbox.spec import Driver
+from palio.sandbox.spec import Driver, SandboxOutcome
 from tests.broker.conftest import PROBLEM, Replies, completion, tiny_world
+from tests.sandbox.enclosures import IMPORTS, SEVERAL, outcome_of, working
 
 Run = Callable[..., Trajectory]
 Write = Callable[[str], AgentSpec]
-
-IMPORTS = """
-from src.agent.agent_interface import create_dialogue_step, execute_tool_call
-from src.agent.proxy_client import ProxyClient
-"""
+Outcome = Callable[..., SandboxOutcome]
 
 
 @pytest.fixture(scope="session")
@@ -33,10 +31,50 @@ def subprocess_driver() -> Iterator[SubprocessDriver]:
         yield driver
 
 
-@pytest.fixture(params=["subprocess", "inline"])
-def driver(request: pytest.FixtureRequest, subprocess_driver: SubprocessDriver) -> Driver:
-    """Both drivers, one after the other."""
-    return subprocess_driver if request.param == "subprocess" else InlineDriver()
+def driver_or_skip(name: str) -> Driver:
+    """The driver called `name`; skips the test where it does not work."""
+    driver, why = working(name)
+    if driver is None:
+        pytest.skip(f"driver {name}: {why}")
+    return driver
+
+
+@pytest.fixture(params=ENCLOSED)
+def enclosed_driver(request: pytest.FixtureRequest) -> Driver:
+    """Every driver for strangers' code that works here, one after the other."""
+    return driver_or_skip(request.param)
+
+
+@pytest.fixture(params=SEVERAL)
+def process_driver(request: pytest.FixtureRequest) -> Driver:
+    """Every driver with processes of its own, the unsafe one too."""
+    return driver_or_skip(request.param)
+
+
+@pytest.fixture(params=[*SEVERAL, "inline"])
+def driver(request: pytest.FixtureRequest) -> Driver:
+    """All drivers."""
+    return InlineDriver() if request.param == "inline" else driver_or_skip(request.param)
+
+
+@pytest.fixture
+def enclosed(enclosed_driver: Driver, tmp_path: Path) -> Outcome:
+    """``enclosed(source, **limits)`` under every enclosing driver; see `outcome_of`."""
+
+    def make(source: str, **more: Any) -> SandboxOutcome:
+        return outcome_of(enclosed_driver, source, tmp_path, **more)
+
+    return make
+
+
+@pytest.fixture
+def processed(process_driver: Driver, tmp_path: Path) -> Outcome:
+    """The same under every driver with processes of its own."""
+
+    def make(source: str, **more: Any) -> SandboxOutcome:
+        return outcome_of(process_driver, source, tmp_path, **more)
+
+    return make
 
 
 @pytest.fixture

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 _LISTED = ("name", "kind", "model", "eligible", "summary")
 _TRIED = ("kind", "oro", "quality", "richness", "calls", "inferences", "ending", "seconds", "fault")
 
+DRIVER_HELP = (
+    "What encloses agents: auto, bwrap, oci, docker; for agents that you trust, never ranked: "
+    "unsafe-subprocess, inline."
+)
 app = typer.Typer(help="Agents: list, start from a template, try out.", no_args_is_help=True)
 
 
@@ -57,6 +61,7 @@ def try_out(
     model: str = typer.Option("", help="Model of the agent's calls; a file's: scripted-careful."),
     model_url: str = typer.Option("", help="OpenAI-compatible base URL; empty: scripted models."),
     seconds: float = typer.Option(30.0, min=1, help="Time-out a problem."),
+    driver: str = typer.Option("auto", help=DRIVER_HELP),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Run an agent as a race would: own process, broker, scorer and judge."""
@@ -66,7 +71,14 @@ def try_out(
 
     spec = _spec(agent, model, scripted=not model_url)
     with Console(stderr=True).status(f"running {spec.name}"):
-        rows = try_agent(spec, problems=problems, seed=seed, model_url=model_url, seconds=seconds)
+        rows = try_agent(
+            spec,
+            problems=problems,
+            seed=seed,
+            model_url=model_url,
+            seconds=seconds,
+            driver=driver,
+        )
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return

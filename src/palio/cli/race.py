@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from palio.cli.agent import DRIVER_HELP
 from palio.cli.world import WORLD, warn_of
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def race(
     seconds: float = typer.Option(300.0, min=0.1, help="Time-out a problem."),
     concurrency: int = typer.Option(4, min=1, help="Runs at a time."),
     retries: int = typer.Option(2, min=0, help="Further tries when infrastructure failed."),
-    inline: bool = typer.Option(False, help="Trusted agents in this process; never ranked."),
+    driver: str = typer.Option("auto", help=DRIVER_HELP),
+    inline: bool = typer.Option(False, help="The same as --driver inline."),
     as_json: bool = AS_JSON,
 ) -> None:
     """Race agents: palio race --agents careful,hasty --suite S.json --catalogue C --out RUN."""
@@ -77,7 +79,7 @@ def race(
         report = run_suite(
             jobs,
             out,
-            driver=_driver(stack, inline=inline),
+            driver=_driver(stack, "inline" if inline else driver),
             upstream=_upstream(stack, model_url, api_key),
             limits=Limits(seconds=seconds),
             concurrency=concurrency,
@@ -171,11 +173,10 @@ def _jobs(
     ]
 
 
-def _driver(stack: ExitStack, *, inline: bool) -> Driver:
-    from palio.sandbox.inline import InlineDriver
-    from palio.sandbox.process import SubprocessDriver
+def _driver(stack: ExitStack, name: str) -> Driver:
+    from palio.sandbox.choice import open_driver, opened
 
-    return InlineDriver() if inline else stack.enter_context(SubprocessDriver())
+    return stack.enter_context(opened(open_driver(name)))
 
 
 def _upstream(stack: ExitStack, url: str, api_key: str) -> Upstream:

@@ -13,7 +13,7 @@ from palio.broker.upstream import HttpUpstream
 from palio.records import Trajectory
 from palio.rollout.problem import run_problem
 from palio.rollout.verdicts import Judged, Panel, judge_all
-from palio.sandbox.process import SubprocessDriver
+from palio.sandbox.choice import open_driver, opened
 from palio.suites.taking import first_of_each_kind
 from palio.world.synthesis.config import compact_config
 from palio.world.synthesis.synthesise import synthesise
@@ -29,6 +29,7 @@ def try_agent(
     seed: int = 0,
     model_url: str = "",
     seconds: float = 30.0,
+    driver: str = "auto",
     progress: Callable[[Trajectory], None] | None = None,
     stop: threading.Event | None = None,
 ) -> list[dict[str, Any]]:
@@ -40,6 +41,7 @@ def try_agent(
         seed: of the world and of the runs.
         model_url: OpenAI-compatible base URL; "" for the scripted models.
         seconds: wall clock of a problem.
+        driver: name of the driver, see `palio.sandbox.choice`.
         progress: called with each record.
         stop: set it to stop.
 
@@ -52,13 +54,13 @@ def try_agent(
     upstream = HttpUpstream(model_url) if model_url else ScriptedUpstream(seed)
     runs = []
     try:
-        with SubprocessDriver() as driver:
+        with opened(open_driver(driver)) as chosen:
             for problem in first_of_each_kind(made.problems, problems):
                 run = run_problem(
                     spec,
                     problem,
                     world,
-                    driver=driver,
+                    driver=chosen,
                     upstream=upstream,
                     limits=Limits(seconds=seconds),
                     seed=seed,

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from palio.broker.wire import clean_text, load_json
 from palio.records import Fault, FaultCode, InputError
+from palio.sandbox.watchdog import Finding
 
 SOURCE_BYTES = 1_000_000
 """Largest agent file; the arena's limit."""
@@ -73,6 +74,12 @@ def timed_out(seconds: float) -> Report:
 def too_much(limit: int) -> Report:
     """The return value is over the cap."""
     return _failed("output_limit", f"agent_main returned more than {limit} bytes")
+
+
+def overran(finding: Finding) -> Report:
+    """The watchdog stopped it: out of memory is a crash, the rest is over a limit of output."""
+    what = f"the agent was stopped: {finding.what}"
+    return _failed("crashed" if finding.reason == "oom" else "output_limit", what)
 
 
 def _failed(status: str, what: str) -> Report:

@@ -17,7 +17,7 @@ from palio.broker.limits import Limits
 from palio.broker.upstream import HttpUpstream
 from palio.evaluate.mainjob.config import MainJobConfig
 from palio.evaluate.mainjob.worlds import RACE, Ground, open_world
-from palio.records import Problem, from_json, to_json
+from palio.records import MissingDependencyError, Problem, from_json, to_json
 from palio.rollout import (
     Job,
     Progress,
@@ -28,7 +28,8 @@ from palio.rollout import (
     run_suite,
 )
 from palio.rollout.verdicts import Judged, Panel, judge_all
-from palio.sandbox.process import SubprocessDriver
+from palio.sandbox.choice import UNSAFE, open_driver, opened
+from palio.sandbox.spec import Driver
 from palio.suites import read_suite
 from palio.world.artefacts import write_lines
 from palio.world.world import World
@@ -39,9 +40,11 @@ STANDINGS = "standings.json"
 def run_race(
     config: MainJobConfig, ground: Ground, folder: Path, advance: Callable[[int, str], None]
 ) -> dict[str, Any]:
-    """Race the agents as child processes that reach nothing but the broker, then rank them.
+    """Race the agents, each run in a sandbox whose one door is the broker, then rank them.
 
-    The models are served over HTTP by a server of their own, as a real model would be.
+    The models are served over HTTP by a server of their own, as a real model would be. Where no
+    driver encloses the agents they run as plain child processes: these agents are ours, so that
+    harms nobody, but it is said and nothing is ranked.
     """
     racers = [racer(name, ground, folder) for name in config.racers]
     world = ground.world(RACE)
@@ -53,10 +56,11 @@ def run_race(
         run = step.trajectory
         advance(step.done, f"{run.agent.name} {run.ending}")
 
+    chosen, lacking = race_driver()
     with (
         ModelServer(ScriptedUpstream()) as server,
         HttpUpstream(server.url) as upstream,
-        SubprocessDriver() as driver,
+        opened(chosen) as driver,
     ):
         report = run_suite(
             jobs,
@@ -79,7 +83,17 @@ def run_race(
         "agents": len(racers),
         "problems": len(ground.race),
         "winner": made.ranked[0].agent if made.ranked else "",
+        "isolation": chosen.capabilities.isolation,
+        "lacking": lacking,
     }
+
+
+def race_driver() -> tuple[Driver, str]:
+    """The driver of the race, and why it is not an enclosing one, "" when it is."""
+    try:
+        return open_driver(), ""
+    except MissingDependencyError as error:
+        return open_driver(UNSAFE), str(error)
 
 
 def racer(name: str, ground: Ground, folder: Path) -> AgentSpec:

@@ -141,6 +141,13 @@ def _shown(value: Any) -> str:
     return f"{int(value):,}" if value == int(value) else f"{value:,.2f}"
 
 
+def isolation_told(isolation: str, lacking: str) -> str:
+    """What enclosed the race's agents, in words; where nothing did, why, and what follows."""
+    if lacking:
+        return f"none, so nothing is ranked: {lacking}"
+    return f"{isolation}: a sandbox for each run, with the broker as its only door"
+
+
 def _race_facts(result: Mapping[str, Any], seconds: float) -> tuple[Fact, ...]:
     return _facts(
         {
@@ -148,7 +155,7 @@ def _race_facts(result: Mapping[str, Any], seconds: float) -> tuple[Fact, ...]:
             "problems": result["problems"],
             "runs": result["runs"],
             "unscored runs": result["unscored"],
-            "isolation": "child processes without isolation; the broker is their only door",
+            "isolation": isolation_told(result["isolation"], result["lacking"]),
             "seconds": round(seconds, 1),
         }
     )

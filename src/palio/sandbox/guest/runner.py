@@ -1,7 +1,8 @@
-"""Runs one agent file on one problem in this process and writes one JSON report to a pipe.
+"""Runs one agent file on one problem in this process and gives one JSON report to the host.
 
-Argument: the number of the report's file descriptor. Standard input: one JSON object {agent, guest,
-problem, seed, result_bytes}. What is written here is the agent's claim: the host trusts none of it.
+Arguments: where the control socket is (see `door`), and how the door is made. Over that socket the
+host sends one JSON object {agent, problem, seed, result_bytes} and reads the report. What is
+written here is the agent's claim: the host trusts none of it.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Read the task, run the agent, write the report."""
+    """Open the door, read the task, run the agent, write the report."""
+    import door  # type: ignore[import-not-found]
+    import fixed  # type: ignore[import-not-found]
+
+    control = door.connect(sys.argv[1])
+    door.open_door(control, sys.argv[2])
     import json
     import os
 
-    report_fd = int(sys.argv[1])
-    task = json.loads(sys.stdin.buffer.read())
-    devnull = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(devnull, 0)
-    os.close(devnull)
-    sys.path.insert(0, task["guest"])
+    task = json.loads(door.read_task(control))
+    fixed.fix(task["seed"])
     report = run(task)
     try:
         data = json.dumps(report, ensure_ascii=True).encode("ascii")
@@ -33,10 +35,12 @@ def main() -> None:
         data = json.dumps({"status": "bad_return", "what": what[:400]}).encode("ascii")
     if len(data) > task["result_bytes"] + 1000:
         data = json.dumps({"status": "output_limit", "size": len(data)}).encode("ascii")
-    with os.fdopen(report_fd, "wb") as pipe:
-        pipe.write(data)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    control.sendall(data)
+    for stream in (sys.stdout, sys.stderr):
+        try:  # noqa: SIM105 - the agent may have closed or replaced it
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass
     os._exit(0)  # threads that the agent left running must not keep the sandbox alive
 
 
@@ -45,11 +49,8 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
     module, failure = load(task["agent"], "agent")
     if module is None:
         return failure or {}
-    agent_main = module.agent_main
-    if "random" in sys.modules:
-        sys.modules["random"].seed(task["seed"])
     try:
-        claim = agent_main(dict(task["problem"]))
+        claim = module.agent_main(dict(task["problem"]))
     except BaseException as error:  # noqa: BLE001 - whatever the agent raises is its own fault
         return {"status": "crashed", "what": last_line(error, "agent")}
     if not isinstance(claim, list):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import threading
 import time
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _PATH = _SAFE | frozenset(b"/?&=%+,:;@!$'()*[]")
 _RETRIED = (429, 500, 502, 503, 504)
+_TOOL_S, _MODEL_S = 0.1, 2.0
+"""What a request adds to the run's logical clock, however long it really took."""
 
 
 class ProxyClient:
@@ -87,6 +90,9 @@ class ProxyClient:
         return self._request("POST", path, body, headers)
 
     def _request(self, method: str, path: str, body: bytes, headers: dict[str, str] | None) -> Any:
+        clock = getattr(sys.modules.get("fixed"), "CLOCK", None)
+        if clock is not None:
+            clock.advance(_MODEL_S if "chat/completions" in path else _TOOL_S)
         wait = self._retry_delay
         for attempt in range(self._max_retries + 1):
             try:
