@@ -1,0 +1,90 @@
+"""palio eval diagnose: the first call of each rollout that its teacher would not have made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from palio.cli.corpus_screen import counter
+from palio.cli.world import WORLD, warn_of
+
+if TYPE_CHECKING:
+    from palio.evaluate.diagnosis import Diagnosis
+
+
+def diagnose(
+    evaluation: Path = typer.Argument(..., help="Folder of an evaluation: greedy or sampled."),
+    suite: Path = typer.Option(..., help="Its suite."),
+    catalogue: list[Path] = typer.Option(..., help="Catalogues of the suite."),
+    teacher: str = typer.Option("scripted-careful", help="Name of the teacher's model."),
+    base_url: str = typer.Option("", help="OpenAI-compatible endpoint of another teacher."),
+    api_key: str = typer.Option("", envvar="PALIO_API_KEY", help="Bearer token of --base-url."),
+    profile: str = typer.Option("oro", help="Profile of success: oro or strict."),
+    world: str = WORLD,
+    out: Path | None = typer.Option(None, help="File for every departure, one JSON line each."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Ask a teacher, on the policy's own history, where the policy first went another way."""
+    from contextlib import ExitStack
+    from functools import cache
+
+    from palio.agents.scripted import ScriptedUpstream
+    from palio.broker.upstream import HttpUpstream, Upstream
+    from palio.evaluate.diagnosis import diagnose as diagnose_all
+    from palio.evaluate.rollouts import read_identity, read_rollouts
+    from palio.records import InputError, Trajectory, to_json
+    from palio.suites.files import read_suite
+    from palio.world.artefacts import write_lines
+    from palio.world.catalogue import read_catalogues
+    from palio.world.tools import Toolbox
+    from palio.world.world import world_of_catalogue
+
+    kinds = {problem.problem_id: problem.kind for problem in read_suite(suite).problems}
+    found, rejects = read_catalogues(catalogue)
+    warn_of(rejects)
+
+    @cache
+    def tools_of(name: str) -> Toolbox:
+        if name not in found:
+            raise InputError(f"no catalogue {name!r}", remedy="name it with --catalogue")
+        return Toolbox(world_of_catalogue(found[name], world))
+
+    def toolbox(trajectory: Trajectory) -> Toolbox:
+        return tools_of(trajectory.catalogue)
+
+    with ExitStack() as held:
+        asked: Upstream = ScriptedUpstream()
+        if base_url:
+            asked = held.enter_context(HttpUpstream(base_url, api_key))
+        told, departures = diagnose_all(
+            read_rollouts(evaluation),
+            kinds,
+            asked,
+            teacher,
+            toolbox,
+            policy=str(read_identity(evaluation).get("policy", "")),
+            profile=profile,
+            progress=held.enter_context(counter("asking the teacher")),
+        )
+    if out:
+        write_lines(out, (to_json(each) + b"\n" for each in departures))
+    if as_json:
+        typer.echo(to_json(told).decode())
+    else:
+        _show(told)
+
+
+def _show(told: Diagnosis) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    title = f"{told.policy} against {told.teacher}: {told.failed} of {told.n} rollouts failed"
+    table = Table("first departure", "failed", "by kind", "succeeded", "success", title=title)
+    for row in told.departures:
+        kinds = ", ".join(f"{kind or '?'} {count}" for kind, count in row.by_kind.items())
+        rate = row.success
+        shown = f"{100 * (rate.rate or 0):.0f} % ({100 * rate.low:.0f}-{100 * rate.high:.0f})"
+        table.add_row(row.kind, str(row.failed), kinds, str(row.succeeded), shown)
+    Console(width=max(Console().width, 110)).print(table)
