@@ -39,7 +39,7 @@ FILE = "journal.chain"
 VERSION = "1"
 
 
-class Journal:
+class BodyJournal:
     """The journal of a run folder; `run` gives the writer of one run.
 
     Raises:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import traceback
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +16,9 @@ import msgspec
 from palio.agents.harness import harness_settings
 from palio.agents.oracle import oracle_answer
 from palio.agents.spec import AgentSpec
+from palio.broker.journal import BodyJournal
 from palio.broker.limits import Limits
+from palio.broker.policy import BrokerPolicy
 from palio.broker.session import Clock, Session
 from palio.broker.upstream import Upstream
 from palio.records import AgentRef, Fault, FaultCode, PalioError, Problem, Trajectory
@@ -41,6 +45,8 @@ def run_problem(
     tools: Sequence[str] = SEVEN_TOOLS,
     clock: Clock = time.monotonic,
     stop: threading.Event | None = None,
+    journal: BodyJournal | None = None,
+    policy: BrokerPolicy | None = None,
 ) -> Trajectory:
     """Run one agent on one problem and give the host's record of it.
 
@@ -60,11 +66,15 @@ def run_problem(
         tools: names of the tools that the policy harness is told about.
         clock: seconds.
         stop: when set, the agent is killed.
+        journal: where every body is written down; None: only the record is kept.
+        policy: which models it may ask, and what is done with proofs of who emitted a call.
 
     Raises:
         StoppedError: `stop` was set before the run ended.
     """
     capabilities = driver.capabilities
+    if journal is not None:
+        _keep_source(journal, spec.path)
     session = Session(
         *(agent_ref(spec), problem, world, upstream, limits, seed + spec.seed, clock),
         attempt=attempt,
@@ -73,13 +83,22 @@ def run_problem(
         suite_id=suite_id,
         isolation=capabilities.isolation,
         eligible=spec.eligible and capabilities.ranked and spec.path != "",
+        relay=policy.relay if policy else None,
+        nonces=policy.nonces if policy else None,
+        journal=journal.run() if journal is not None else None,
     )
-    return _sandboxed(spec.path, driver, session, stop) if spec.path else oracle_answer(session)
+    return run_session(spec.path, driver, session, stop) if spec.path else oracle_answer(session)
 
 
-def _sandboxed(
-    path: str, driver: Driver, session: Session, stop: threading.Event | None
+def _keep_source(journal: BodyJournal, path: str) -> None:
+    with contextlib.suppress(OSError):  # the driver says what is wrong with the file, or the disk
+        journal.source(Path(path).read_bytes())
+
+
+def run_session(
+    path: str, driver: Driver, session: Session, stop: threading.Event | None = None
 ) -> Trajectory:
+    """Run an agent's file in a session that is made already; see `run_problem`."""
     sandbox = SandboxSpec(
         agent=path,
         problem=session.problem.public(),

@@ -7,7 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import msgspec
 
 from palio import __version__
 from palio.agents.spec import AgentSpec
+from palio.broker.journal import BodyJournal
 from palio.broker.limits import Limits
+from palio.broker.policy import BrokerPolicy
 from palio.broker.session import Clock
 from palio.broker.upstream import Upstream
 from palio.records import (
@@ -36,6 +39,8 @@ from palio.world.artefacts import MANIFEST, file_digest, write_manifest
 from palio.world.tools import SEVEN_TOOLS
 from palio.world.world import World
 
+RECORD = "record"
+"""Folder of the journal of all bodies, below the run folder."""
 RETRIES = 2
 """Attempts after the first when infrastructure failed; each stays in the record."""
 
@@ -126,6 +131,7 @@ def run_suite(
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
     clock: Clock = time.monotonic,
+    policy: BrokerPolicy | None = None,
 ) -> SuiteReport:
     """Run all jobs that have no record in `out` yet; at most `concurrency` at a time.
 
@@ -147,20 +153,23 @@ def run_suite(
         progress: called from this thread after each job.
         stop: see above.
         clock: seconds.
+        policy: how the broker treats the runs; its journal stands in ``record/``.
 
     Raises:
+        IntegrityError: the journal was changed.
         ResumeError: `out` holds runs of another configuration.
         ConfigError: two jobs are the same run, or another process is running in `out`.
     """
     asked = (list(jobs), driver, upstream, limits or Limits(), tuple(tools), retries)
-    suite = _Suite(*asked, stop or threading.Event())
+    suite = _Suite(*asked, stop or threading.Event(), policy or BrokerPolicy())
     _check_distinct(suite.jobs)
     settings = {**suite.config(), **(config or {})}
     started = clock()
     with Journal(Path(out)) as journal:
         hold_config(Path(out), "suite-run", settings, command)
         (Path(out) / MANIFEST).unlink(missing_ok=True)
-        report = suite.run(journal, concurrency, progress)
+        with suite.journal(Path(out)) as bodies:
+            report = replace(suite, bodies=bodies).run(journal, concurrency, progress)
         report = msgspec.structs.replace(report, seconds=round(clock() - started, 3))
         if not report.stopped:
             _write_manifest(Path(out), settings, report)
@@ -178,9 +187,20 @@ class _Suite:
     tools: tuple[str, ...]
     retries: int
     stop: threading.Event
+    policy: BrokerPolicy
+    bodies: BodyJournal | None = None
+
+    def journal(self, out: Path) -> AbstractContextManager[BodyJournal | None]:
+        return BodyJournal(out / RECORD) if self.policy.journal else nullcontext()
 
     def config(self) -> dict[str, Any]:
-        return suite_config(self.jobs, self.driver, self.limits, self.tools)
+        config = suite_config(self.jobs, self.driver, self.limits, self.tools)
+        usual = BrokerPolicy()
+        for name in ("relay", "nonces"):
+            if getattr(self.policy, name) != getattr(usual, name):
+                # Otherwise left out, so that folders older than it can be resumed.
+                config[name] = msgspec.to_builtins(getattr(self.policy, name))
+        return config
 
     def run(
         self, journal: Journal, concurrency: int, progress: Callable[[Progress], None] | None
@@ -198,7 +218,7 @@ class _Suite:
             unscored=sum(1 for job in self.jobs if not _is_done(job, journal)),
             endings=dict(Counter(str(t.ending) for each in made for t in each)),
             seconds=0.0,
-            notes=journal.torn,
+            notes=(*journal.torn, *(self.bodies.notes if self.bodies else ())),
             stopped=self.stop.is_set(),
         )
 
@@ -215,6 +235,8 @@ class _Suite:
             suite_id=job.suite_id,
             tools=self.tools,
             stop=self.stop,
+            journal=self.bodies,
+            policy=self.policy,
         )
 
 
