@@ -64,6 +64,7 @@ def test_the_digest_covers_every_field() -> None:
     changes: dict[str, object] = {
         "agentic": 0.8, "subtask": 0.2, "axes": (), "evidence": (), "outcome": "none",
         "coefficient": 0.6, "grounding": False, "thinking": 0.0, "format": False,
+        "claims": False,
         "token_budget": 1, "bytes_per_token": 2.0, "count_tools": False, "terminal_tools": (),
         "per_problem": 1, "weights": msgspec.structs.replace(base.weights, depth=0.0),
         "edges": (), "guard": msgspec.structs.replace(base.guard, lexical=None),
@@ -71,7 +72,7 @@ def test_the_digest_covers_every_field() -> None:
         "unanimous": True, "validators": 2, "per_cluster": 1, "same_calls": True,
         "near_duplicates": 0.9, "scrub": ("secrets",), "phone_region": "",
         "oracle_search": False, "salvaged": True, "salvaged_share": 0.5,
-        "pipeline": "2",
+        "pipeline": "1",
     }  # fmt: skip
     assert changes.keys() == {field.name for field in msgspec.structs.fields(CorpusConfig)}
     for name, value in changes.items():

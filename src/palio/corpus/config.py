@@ -15,7 +15,7 @@ from palio.suites.guard import GuardConfig
 from palio.suites.links import Links
 from palio.suites.pools import DEFAULT_FRACTIONS, DEFAULT_SALT, check_fractions
 
-PIPELINE_VERSION = "1"
+PIPELINE_VERSION = "2"
 """Raised whenever an equal configuration would keep other rows than before."""
 
 
@@ -43,6 +43,8 @@ class CorpusConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fiel
         outcome: profile whose success is required; "none" keeps failures (KTO needs them).
         coefficient: least reasoning coefficient; 0 switches the gate off, unjudged rows included.
         grounding: whether every recommended id must stem from an earlier tool result.
+        claims: whether a row goes whose agent told of results or calls that its record does not
+            have.
         thinking: least share of assistant turns with thinking, in [0, 1].
         format: whether malformed conversations are dropped.
         token_budget: most tokens of a row, messages and tools together.
@@ -78,6 +80,7 @@ class CorpusConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fiel
     outcome: Profile | Literal["none"] = "oro"
     coefficient: float = 0.7
     grounding: bool = True
+    claims: bool = True
     thinking: float = 0.5
     format: bool = True
     token_budget: int = 14_336

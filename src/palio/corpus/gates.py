@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from palio.corpus.claims import departure
 from palio.corpus.config import CorpusConfig
 from palio.corpus.conversation import (
     RECOMMEND,
@@ -201,6 +202,12 @@ def good_reasoning(judged: Judged, config: CorpusConfig) -> Drop | None:
     return Drop(reason="coefficient_low", detail=f"coefficient {verdict.coefficient:.4f}")
 
 
+def true_to_record(judged: Judged, config: CorpusConfig) -> Drop | None:
+    """The agent's account tells of no result and no call that its record does not have."""
+    found = departure(judged.trajectory.differences) if config.claims else None
+    return Drop(reason=found[0], detail=found[1][:200]) if found else None
+
+
 def grounded(judged: Judged, config: CorpusConfig) -> Drop | None:
     """Every recommended id was told to the agent by an earlier tool result."""
     if config.grounding and (stray := ungrounded_ids(judged.trajectory)):
@@ -272,6 +279,6 @@ def row_steps(
         ("axis", (let_in, on_axis)),
         ("outcome", (agreed, good_outcome)),
         ("reasoning", (good_reasoning,)),
-        ("grounding", (grounded, without_oracle(problems or {}))),
+        ("grounding", (true_to_record, grounded, without_oracle(problems or {}))),
         ("format", (good_format,)),
     )

@@ -54,7 +54,7 @@ class EvidenceJudge:
         self.judge_id = JudgeId(name=JUDGE, version="1", config_digest=digest(decides))
 
     def verdict(self, trajectory: Trajectory) -> ReasoningVerdict:
-        """The verdict on one trajectory; "unjudged" when anybody but the agent failed."""
+        """The verdict; "unjudged" when anybody but the agent failed, or when it is salvaged."""
         fault = infrastructure_fault(trajectory)
         if fault is not None:
             return ReasoningVerdict(
@@ -64,6 +64,14 @@ class EvidenceJudge:
                 status="unjudged",
                 explanation="infrastructure failed, so there is nothing to judge",
                 fault=fault,
+            )
+        if trajectory.salvaged:
+            return ReasoningVerdict(
+                trajectory_id=trajectory.trajectory_id,
+                problem_id=trajectory.problem_id,
+                judge=self.judge_id,
+                status="unjudged",
+                explanation="its thinking was written after the fact, which is no reasoning",
             )
         gates = self._gates(trajectory)
         passed = sum(gate.passed for gate in gates)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from palio.broker.emission import read_emission
 from palio.broker.wire import read_message
 from palio.corpus.readers.decoding import json_text
@@ -121,3 +123,35 @@ def logged_fault(raw: Mapping[str, Any]) -> Fault | None:
         return None
     code = FaultCode.upstream_rate_limited if status == 429 else FaultCode.upstream_server_error
     return Fault(code=code, what=f"HTTP {status}")
+
+
+def told_truly(claimed: str, logged: Any) -> bool:
+    """Whether a dialogue's result says nothing that the logged one does not.
+
+    An agent may keep some rows of a list, some members of an object, or the beginning of a text;
+    what it keeps must stand in the log as it is.
+    """
+    if isinstance(logged, str):
+        if claimed.strip() in logged:
+            return True
+        logged = _loaded(logged)
+    return _within(_loaded(claimed), logged)
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return text
+
+
+def _within(told: Any, logged: Any) -> bool:
+    if told == logged:
+        return True
+    if isinstance(told, dict) and told.keys() == {"result"}:
+        return _within(told["result"], logged)
+    if isinstance(told, list) and isinstance(logged, list):
+        return all(any(_within(item, held) for held in logged) for item in told)
+    if isinstance(told, dict) and isinstance(logged, dict):
+        return all(key in logged and _within(told[key], logged[key]) for key in told)
+    return isinstance(told, str) and isinstance(logged, str) and told in logged

@@ -34,6 +34,7 @@ from palio.corpus.readers.proxy import (
     logged_number,
     logged_usage,
     read_proxy_calls,
+    told_truly,
 )
 from palio.corpus.readers.shapes import listed, mapping
 from palio.judging.answers import ungrounded
@@ -282,6 +283,11 @@ class _Recording:
         """What the tool answered: as logged, else as the dialogue has it, else the ids alone."""
         if call.raw.get("response") is not None:
             held = call.raw["response"]
+            if claimed is not None and not told_truly(claimed, held):
+                self.differences.append(
+                    f"{call.tool} {logged_arguments(call.raw)[:80]}: the dialogue shows another "
+                    "result than the proxy's record"
+                )
             return held if isinstance(held, str) else json_text(held)
         ids = call.raw.get("result_product_ids")
         ids = [str(one) for one in listed(ids)]
