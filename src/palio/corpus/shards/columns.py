@@ -1,0 +1,272 @@
+"""A gated trajectory as Parquet columns, and back, with nothing lost.
+
+Rows have the messages as trainers read them, small columns for everything that rows are compared
+by, and the rest of the run as JSON. Columns are made of flat lists, a message never becomes a
+dictionary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from palio.corpus.readers.record import events_of
+from palio.corpus.rows import SCHEMA as ROW_SCHEMA
+from palio.records import (
+    DispatchEvent,
+    Event,
+    FunctionCall,
+    Message,
+    Record,
+    ToolCall,
+    Trajectory,
+    from_json,
+    to_json,
+)
+
+TEXTS = ("trajectory_id", "problem_id", "query", "kind", "agent", "run", "format", "losses")
+JUDGED = ("evidence", "axis")
+SIGNALS = ("depth", "reformulations", "verification", "regularity")
+SMALL = (
+    *("trajectory_id", "problem_id", "query", "agent", "line", "key", "richness", "evidence"),
+    *("axis", "emitted", "dispatched", *SIGNALS),
+)
+"""What the second stage reads of every row; the rest only of those that are kept."""
+
+_MESSAGES = ROW_SCHEMA.field("messages").type
+SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in TEXTS[:5]),
+        ("messages", _MESSAGES),
+        ("tools", pa.dictionary(pa.int32(), pa.string())),
+        ("run", pa.string()),
+        ("events", pa.binary()),
+        ("line", pa.int64()),
+        ("format", pa.string()),
+        ("losses", pa.string()),
+        ("key", pa.binary(16)),
+        ("evidence", pa.string()),
+        ("axis", pa.string()),
+        ("richness", pa.float64()),
+        ("emitted", pa.int32()),
+        ("dispatched", pa.int32()),
+        *((name, pa.float64()) for name in SIGNALS),
+    ]
+)
+"""Explicit, so that no column is inferred from the first rows and none is lost."""
+
+
+_COLUMNS = frozenset(
+    ("trajectory_id", "problem_id", "query", "kind", "messages", "tools", "events")
+)
+_FIELDS = [field for field in msgspec.structs.fields(Trajectory) if field.name not in _COLUMNS]
+_OWN = tuple(field.name for field in _FIELDS)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return msgspec.field(default_factory=field.default_factory)
+    return field.default
+
+
+Run: Any = msgspec.defstruct(
+    "Run",
+    [
+        *((one.name, one.type, _default(one)) for one in _FIELDS),  # agent is required, so first
+        ("by_harness", tuple[str, ...], ()),
+        ("rationalised", tuple[int, ...], ()),
+    ],
+    bases=(Record,),
+    frozen=True,
+    omit_defaults=False,
+)
+"""Fields of a trajectory that are no column of their own, whatever fields it has.
+
+Beside them `by_harness`, ids of calls that no completion emitted, where the events follow from the
+messages and are not stored; `rationalised`, positions of messages with thinking after the fact.
+"""
+
+
+class Kept(NamedTuple):
+    """One row that passed; in the order of `SCHEMA`, `messages` as records."""
+
+    trajectory_id: str
+    problem_id: str
+    query: str
+    kind: str
+    agent: str
+    messages: Sequence[Message]
+    tools: str
+    run: str
+    events: bytes | None
+    line: int
+    format: str
+    losses: str | None
+    key: bytes
+    evidence: str
+    axis: str
+    richness: float | None
+    emitted: int
+    dispatched: int
+    depth: float
+    reformulations: float
+    verification: float
+    regularity: float
+
+
+def run_of(trajectory: Trajectory) -> tuple[str, bytes | None]:
+    """The columns `run` and `events`; events that follow from the messages are not stored."""
+    harness = tuple(
+        event.call_id
+        for event in trajectory.events
+        if isinstance(event, DispatchEvent) and event.emitted_by is None
+    )
+    derived = trajectory.events == events_of(trajectory.messages, harness)
+    run = Run(
+        **{name: getattr(trajectory, name) for name in _OWN},
+        by_harness=harness if derived else (),
+        rationalised=tuple(n for n, m in enumerate(trajectory.messages) if m.rationalised),
+    )
+    return to_json(run).decode(), None if derived else to_json(trajectory.events)
+
+
+def conversation_key(messages: Sequence[Message]) -> bytes:
+    """16 bytes, equal for conversations that differ in nothing but call ids.
+
+    It is made of what each turn thought, or said where it did not think, and of the request; calls
+    and results are left out. So unequal conversations may share a key: rows that do are compared in
+    full.
+    """
+    told = [
+        message.reasoning_content or message.content or ""
+        for message in messages
+        if message.role != "tool"
+    ]
+    return hashlib.sha256("\x1e".join(told).encode()).digest()[:16]
+
+
+def table_of(rows: Sequence[Kept]) -> pa.Table:
+    """Rows as a table of `SCHEMA`; fewer than 2 GB of text together."""
+    columns = dict(zip(Kept._fields, zip(*rows, strict=True), strict=True))
+    made = []
+    for field in SCHEMA:
+        held = columns[field.name]
+        if field.name == "messages":
+            made.append(_messages(held))
+        elif field.name == "tools":
+            place = {text: number for number, text in enumerate(dict.fromkeys(held))}
+            numbers = pa.array([place[text] for text in held], pa.int32())
+            made.append(pa.DictionaryArray.from_arrays(numbers, pa.array(place, pa.string())))
+        else:
+            made.append(pa.array(held, field.type))
+    return pa.Table.from_arrays(made, schema=SCHEMA)
+
+
+def _messages(rows: Sequence[Sequence[Message]]) -> pa.Array:
+    every = [message for row in rows for message in row]
+    held = [message.tool_calls for message in every]
+    calls = [call for some in held for call in some]
+    functions = [call.function for call in calls]
+    text = pa.string()
+    function = pa.StructArray.from_arrays(
+        [
+            pa.array([one.name for one in functions], text),
+            pa.array([one.arguments for one in functions], text),
+        ],
+        fields=list(_CALL.field("function").type),
+    )
+    call = pa.StructArray.from_arrays(
+        [
+            pa.array([one.id for one in calls], text),
+            pa.array([one.type for one in calls], text),
+            function,
+        ],
+        fields=list(_CALL),
+    )
+    message = pa.StructArray.from_arrays(
+        [
+            pa.array([one.role for one in every], text),
+            pa.array([one.content for one in every], text),
+            pa.array([one.reasoning_content for one in every], text),
+            pa.ListArray.from_arrays(_offsets(held), call, type=_MESSAGE.field("tool_calls").type),
+            pa.array([one.tool_call_id for one in every], text),
+            pa.array([one.name for one in every], text),
+        ],
+        fields=list(_MESSAGE),
+    )
+    return pa.ListArray.from_arrays(_offsets(rows), message, type=_MESSAGES)
+
+
+_MESSAGE = _MESSAGES.value_type
+_CALL = _MESSAGE.field("tool_calls").type.value_type
+
+
+def _offsets(lists: Sequence[Sequence[Any]]) -> pa.Array:
+    ends = [0]
+    total = 0
+    for one in lists:
+        total += len(one)
+        ends.append(total)
+    return pa.array(ends, pa.int32())
+
+
+def trajectories_of(table: pa.Table) -> Iterator[Trajectory]:
+    """The trajectories of rows of `SCHEMA`, as they were read."""
+    for row in table.to_pylist():
+        run = from_json(row["run"], Run)
+        late = frozenset(run.rationalised)
+        messages = tuple(
+            _message(plain, rationalised=place in late)
+            for place, plain in enumerate(row["messages"])
+        )
+        events: tuple[Event, ...] = (
+            events_of(messages, run.by_harness)
+            if row["events"] is None
+            else from_json(row["events"], tuple[Event, ...])
+        )
+        yield Trajectory(
+            **{name: row[name] for name in ("trajectory_id", "problem_id", "query", "kind")},
+            **{name: getattr(run, name) for name in _OWN},
+            events=events,
+            messages=messages,
+            tools=msgspec.json.decode(row["tools"], type=tuple[dict[str, Any], ...]),
+        )
+
+
+def _message(plain: dict[str, Any], *, rationalised: bool) -> Message:
+    calls = tuple(
+        ToolCall(id=call["id"], function=FunctionCall(**call["function"]))
+        for call in plain["tool_calls"] or ()
+    )
+    return Message(**{**plain, "tool_calls": calls}, rationalised=rationalised)
+
+
+def writer_of(stream: Any, level: int) -> pq.ParquetWriter:
+    """A Parquet writer for tables of `SCHEMA`.
+
+    Long texts get neither a dictionary, which they would overflow, nor statistics, which nobody
+    asks of them: 2 us a trace.
+    """
+    long = ("content", "reasoning_content", "tool_call_id", "tool_calls.list.element.id")
+    plain = {f"messages.list.element.{name}" for name in long}
+    plain.add("messages.list.element.tool_calls.list.element.function.arguments")
+    plain |= {"trajectory_id", "query", "run", "events", "line", "losses", "key"}
+    leaves = [f"messages.list.element.{name}" for name in ("role", "name")]
+    leaves += [
+        f"messages.list.element.tool_calls.list.element.{name}"
+        for name in ("type", "function.name")
+    ]
+    leaves += [field.name for field in SCHEMA if field.name != "messages"]
+    return pq.ParquetWriter(
+        stream,
+        SCHEMA,
+        compression="zstd",
+        compression_level=level,
+        use_dictionary=[name for name in leaves if name not in plain],
+        write_statistics=False,
+    )

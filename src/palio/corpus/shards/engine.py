@@ -1,0 +1,197 @@
+"""Shards are made by any number of processes, here or on a cluster, and never twice.
+
+What is left to do is read off the manifests: a shard is done when its manifest has the digests of
+this configuration and of the input as it is now, and its files are there. Every executor runs the
+same `make_shard`, so the bytes are the same wherever they are made.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Literal, NamedTuple
+
+from palio.corpus.shards.config import ShardConfig
+from palio.corpus.shards.shard import (
+    MANIFEST,
+    ShardJob,
+    ShardManifest,
+    input_digest,
+    make_shard,
+    read_manifest,
+    shard_name,
+)
+from palio.corpus.shards.storage import Folder, inputs_of
+from palio.records import ConfigError, InputError, IntegrityError, MissingDependencyError
+from palio.rollout.workers import hear_interrupts, starting_workers
+
+ExecutorName = Literal["processes", "inline", "ray"]
+EXECUTORS: tuple[ExecutorName, ...] = ("processes", "inline", "ray")
+
+
+class Plan(NamedTuple):
+    """What there is to do.
+
+    Attributes:
+        done: manifests of shards that need not be made, by name.
+        left: the jobs of the others, in the order of their inputs.
+        names: all shards, in the order of their inputs.
+        strays: shards of the folder that none of the inputs has.
+    """
+
+    done: dict[str, ShardManifest]
+    left: tuple[ShardJob, ...]
+    names: tuple[str, ...]
+    strays: tuple[str, ...]
+
+
+def plan(inputs: Sequence[str], config: ShardConfig, out: str) -> Plan:
+    """Find out which shards are left.
+
+    Args:
+        inputs: files, folders, patterns and URLs; every file is a shard.
+        config: its digest must be that of a finished shard.
+        out: folder or URL.
+
+    Raises:
+        InputError: a name stands for no file, or cannot be read.
+        ConfigError: the configuration makes no sense.
+    """
+    config = config.checked()
+    files = inputs_of([str(name) for name in inputs])
+    folder = Folder(out)
+    folder.clean()
+    held = set(folder.names())
+    done: dict[str, ShardManifest] = {}
+    left: list[ShardJob] = []
+    names = tuple(shard_name(file) for file in files)
+    for file, name in zip(files, names, strict=True):
+        manifest = _finished(folder, name, file, config, held)
+        if manifest is None:
+            left.append(ShardJob(name, file, folder.name, config))
+        else:
+            done[name] = manifest
+    made = {name.removesuffix(MANIFEST) for name in held if name.endswith(MANIFEST)}
+    return Plan(done, tuple(left), names, tuple(sorted(made - set(names))))
+
+
+def _finished(
+    folder: Folder, name: str, file: str, config: ShardConfig, held: set[str]
+) -> ShardManifest | None:
+    """The manifest of a shard that is what it would be if it were made again; else None."""
+    if name + MANIFEST not in held:
+        return None
+    try:
+        manifest = read_manifest(folder, name)
+    except InputError:
+        return None  # of another version of palio: made again
+    if manifest is None or manifest.config_digest != config.digest() or manifest.input != file:
+        return None
+    if any(folder.size(each) != size for each, size in manifest.sizes.items()):
+        return None
+    return manifest if input_digest(file)[0] == manifest.input_sha256 else None
+
+
+def run(
+    todo: Plan,
+    *,
+    executor: ExecutorName = "processes",
+    workers: int = 2,
+    address: str = "",
+    progress: Callable[[ShardManifest], None] | None = None,
+) -> dict[str, ShardManifest]:
+    """Make what is left of a plan.
+
+    Args:
+        todo: see `plan`.
+        executor: "processes" of this machine, "inline" in this process, or "ray".
+        workers: processes, or shards at a time on a cluster.
+        address: of a running Ray cluster, "" to start a local one.
+        progress: called with each manifest as soon as it is written.
+
+    Returns:
+        Name -> manifest of all shards, in the order of the inputs.
+
+    Raises:
+        InputError: an input cannot be read.
+        IntegrityError: a worker died; what is finished stays, and the next run does the rest.
+        MissingDependencyError: "ray" without the package.
+    """
+    if executor not in EXECUTORS or workers < 1:
+        raise ConfigError(
+            f"no executor {executor!r} with {workers} workers",
+            remedy=f"one of {', '.join(EXECUTORS)}, at least 1 worker",
+        )
+    made = dict(todo.done)
+    ways: Mapping[ExecutorName, Callable[[], Iterator[ShardManifest]]] = {
+        "inline": lambda: map(make_shard, todo.left),
+        "processes": lambda: _in_processes(todo.left, workers),
+        "ray": lambda: _on_ray(todo.left, workers, address),
+    }
+    for manifest in ways[executor]() if todo.left else ():
+        made[manifest.name] = manifest
+        if progress is not None:
+            progress(manifest)
+    return {name: made[name] for name in todo.names}
+
+
+def _in_processes(jobs: Sequence[ShardJob], workers: int) -> Iterator[ShardManifest]:
+    if len(jobs) == 1:  # nothing to share out
+        yield from map(make_shard, jobs)
+        return
+    context = multiprocessing.get_context("spawn")
+    with starting_workers():
+        pool = ProcessPoolExecutor(
+            min(workers, len(jobs)), mp_context=context, initializer=hear_interrupts
+        )
+        waiting = list(reversed(jobs))
+        running: set[Future[ShardManifest]] = {
+            pool.submit(make_shard, waiting.pop()) for _ in waiting[:workers]
+        }
+    try:
+        while running:
+            finished, running = wait(running, return_when=FIRST_COMPLETED)
+            for one in finished:
+                if waiting:
+                    running.add(pool.submit(make_shard, waiting.pop()))
+                yield one.result()
+    except BrokenProcessPool as error:
+        raise IntegrityError(
+            "a worker process died before its shard was finished",
+            remedy="run the same command again: finished shards are kept",
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _on_ray(jobs: Sequence[ShardJob], workers: int, address: str) -> Iterator[ShardManifest]:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingDependencyError(
+            "the executor needs ray", remedy="pip install 'palio[scale]'"
+        ) from error
+    own = not ray.is_initialized()
+    if own:
+        cpus: dict[str, Any] = {"address": address} if address else {"num_cpus": workers}
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level="error", **cpus)
+    try:
+        remote = ray.remote(make_shard)
+        waiting = list(reversed(jobs))
+        running = [remote.remote(waiting.pop()) for _ in waiting[:workers]]
+        while running:
+            finished, running = ray.wait(running, num_returns=1)
+            for one in finished:
+                if waiting:
+                    running.append(remote.remote(waiting.pop()))
+                yield ray.get(one)
+    except ray.exceptions.WorkerCrashedError as error:
+        raise IntegrityError(
+            "a worker died before its shard was finished",
+            remedy="run the same command again: finished shards are kept",
+        ) from error
+    finally:
+        if own:
+            ray.shutdown()
