@@ -40,7 +40,7 @@ def test_run_then_compare(files: tuple[str, ...], tmp_path: Path) -> None:
         assert stage["kind"] == "scripted"
         assert stage["intent"]["overall"]["n"] == 12
         assert stage["pass_at"]["2"]["samples"] == 24
-        assert {floor["name"] for floor in plain["floors"]} == {"first-hit", "random-hit"}
+        assert {floor["name"] for floor in plain["floors"]} == {"first-hit", "random-hit", "reader"}
         assert plain["comparisons"][0]["b"] == "first-hit"
     folders = [str(tmp_path / model / "greedy") for model in ("scripted-careful", "scripted-hasty")]
     rows = json.loads(call("compare", *folders, *files[:2], "--json"))

@@ -14,6 +14,7 @@ from palio.evaluate.examples import pick_examples
 from palio.evaluate.floors import (
     FIRST_HIT,
     RANDOM_HIT,
+    READER,
     compare_with_floor,
     evaluate_floor,
     gap_to_floor,
@@ -158,6 +159,16 @@ def test_floors_equal_brute_force(shop) -> None:
     assert chance.rates["overall"]["oro"].method.startswith("cluster bootstrap")
     with pytest.raises(InputError, match="expectation"):
         chance.outcomes("oro")
+
+
+def test_the_reader_is_the_careful_policy_itself(shop, tmp_path: Path) -> None:
+    problems, worlds = shop
+    reader = evaluate_floor(READER, problems, worlds, ENCODER)
+    made = evaluate_policy(policy(), problems, worlds, ENCODER, out=tmp_path)
+    assert reader.outcomes("oro") == {
+        row.problem_id: row.success["oro"] for row in made.scores if row.status == "scored"
+    }
+    assert reader.rates["overall"]["oro"].value > 0.9
 
 
 def test_many_draws_replace_enumeration_on_a_long_page(shop) -> None:

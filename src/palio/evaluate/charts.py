@@ -166,7 +166,7 @@ def _colour(series: Sequence[RateSeries], place: int) -> str:
     floors = [one.name for one in series if one.floor]
     name = series[place].name
     if series[place].floor:
-        return (SERIES[2], SERIES[4])[floors.index(name) % 2]
+        return (SERIES[2], SERIES[4], SERIES[5])[floors.index(name) % 3]
     if name == policies[-1]:
         return SERIES[0]
     return (SERIES[1], SERIES[3], SERIES[5])[policies.index(name) % 3]

@@ -1,6 +1,6 @@
 """What no policy at all scores on the same problems: answers that never read a result.
 
-A floor searches once, with the request verbatim, and answers from the first page without looking at
+The floors search once, with the request verbatim, and answer from the first page without looking at
 it. A wish list of k items gets k distinct hits, since answers are matched to items by position:
 
 - ``first-hit``: the first k distinct hits in rank order;
@@ -11,6 +11,10 @@ it. A wish list of k items gets k distinct hits, since answers are matched to it
 Splitting a request into one search an item would already be reading it, so no floor does it. A page
 with fewer than k hits is answered with all it has, which fails. Under `strict` a floor's answer is
 grounded and terminated by construction.
+
+Beside them stands a ceiling, ``reader``: the scripted policy that takes the request apart with
+regular expressions and checks every wish against what the tools show. On templated requests a
+student of such policies can reach it; for requests that people wrote it is no ceiling at all.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from palio.agents.registry import find_agent
+from palio.agents.scripted import ScriptedUpstream
 from palio.evaluate.comparison import Comparison
 from palio.evaluate.pairing import compare_outcomes, greedy_outcomes
 from palio.evaluate.results import OVERALL, EvalResult, Rate, rate_of
@@ -29,6 +35,8 @@ from palio.evaluate.statistics import Estimate, cluster_mean, wilson
 from palio.judging.encoders import TitleEncoder
 from palio.judging.outcome import OutcomeScorer
 from palio.records import KINDS, InputError, Problem, Profile, Record
+from palio.rollout.problem import run_problem
+from palio.sandbox.inline import InlineDriver
 from palio.world.world import World
 
 EXACT = 1_000
@@ -121,7 +129,27 @@ RANDOM_HIT = Floor(
     answers=_random_hit,
     certain=False,
 )
-FLOORS = (FIRST_HIT, RANDOM_HIT)
+
+
+def _read(problem: Problem, world: World, seed: int) -> Answers:
+    run = run_problem(
+        find_agent("careful"),
+        problem,
+        world,
+        driver=InlineDriver(),
+        upstream=ScriptedUpstream(),
+        seed=seed,
+    )
+    return (run.answer if isinstance(run.answer, str) else "",), True
+
+
+READER = Floor(
+    name="reader",
+    definition="regular expressions read the request, every wish is checked on what the tools show",
+    answers=_read,
+    certain=True,
+)
+FLOORS = (FIRST_HIT, RANDOM_HIT, READER)
 
 
 def evaluate_floor(
