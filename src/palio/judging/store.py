@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from palio.records.base import to_json
-from palio.records.faults import InputError
-from palio.records.verdict import Verdict
+from palio.records.faults import InputError, IntegrityError
+from palio.records.verdict import JudgeId, ReasoningVerdict, Verdict
 from palio.world.lines import read_lines
 
 VERDICTS = "verdicts.jsonl"
@@ -23,9 +23,10 @@ _decoder: msgspec.json.Decoder[Verdict] = msgspec.json.Decoder(Verdict)
 def append_verdicts(path: Path, verdicts: Iterable[Verdict]) -> int:
     """Append verdicts as JSON lines, flushed to disk; returns how many were new.
 
-    A verdict that stands in the file byte for byte is not written again, so that judging twice
-    changes nothing. A line that a killed run left half written is ended first; `read_verdicts`
-    skips it.
+    Each line leaves this process as soon as its verdict is there, so a kill loses none that took a
+    model's time. A verdict that stands in the file byte for byte is not written again, so that
+    judging twice changes nothing. A line that a killed run left half written is ended first;
+    `read_verdicts` skips it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     known = (
@@ -42,8 +43,8 @@ def append_verdicts(path: Path, verdicts: Iterable[Verdict]) -> int:
             if _mark(line) in known:
                 continue
             out.write(line + b"\n")
+            out.flush()
             written += 1
-        out.flush()
         os.fsync(out.fileno())
     return written
 
@@ -69,6 +70,38 @@ def read_verdicts(path: Path) -> Iterator[Verdict]:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             where = f"{path}:{line.number}"
             raise InputError(f"not a verdict: {error}", where=where) from error
+
+
+def reasoning_by_judge(path: Path) -> dict[JudgeId, dict[str, ReasoningVerdict]]:
+    """Judge -> trajectory id -> its last reasoning verdict; judges in order of their last verdict.
+
+    Raises:
+        InputError: a line is no verdict.
+    """
+    found: dict[JudgeId, dict[str, ReasoningVerdict]] = {}
+    for verdict in read_verdicts(path):
+        if isinstance(verdict, ReasoningVerdict):
+            held = found.pop(verdict.judge, {})
+            held.pop(verdict.trajectory_id, None)
+            held[verdict.trajectory_id] = verdict
+            found[verdict.judge] = held
+    return found
+
+
+def one_judge(verdicts: Iterable[ReasoningVerdict]) -> JudgeId | None:
+    """The judge of all verdicts, None where there are none.
+
+    Raises:
+        IntegrityError: two judges are mixed, whose verdicts must never stand in one ranking.
+    """
+    judges = dict.fromkeys(verdict.judge for verdict in verdicts)
+    if len(judges) > 1:
+        names = ", ".join(f"{one.name} {one.config_digest[:15]}" for one in judges)
+        raise IntegrityError(
+            f"verdicts of {len(judges)} judges are mixed: {names}",
+            remedy="judge all runs of a race under one judge with `palio judge rejudge`",
+        )
+    return next(iter(judges), None)
 
 
 def _ends_line(path: Path) -> bool:

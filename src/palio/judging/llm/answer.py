@@ -77,8 +77,9 @@ def read_answer(content: str | None) -> Answer:
         raise UnusableError("empty_reply", "the reply is empty")
     if len(content) > MAX_REPLY:
         raise UnusableError("unreadable_reply", f"the reply has over {MAX_REPLY} characters")
-    # a quote may hold a thinking tag itself: then the whole reply is read
-    found = list(_objects(_without_thinking(content))) or list(_objects(content))
+    found = list(_objects(_without_thinking(content)))
+    if not found and -1 < content.find("{") < content.find("<"):
+        found = list(_objects(content))  # the tag stands in a quote
     if not found:
         start = " ".join(content.split())[:80]
         raise UnusableError("unreadable_reply", f"no verdict stands in the reply: {start!r}")

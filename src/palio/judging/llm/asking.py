@@ -160,17 +160,22 @@ class Asker:
                 return _Got(kept, model, ask.budget)
         if not attempt:
             self._shared.retries.request()
-        server = await self._next(attempt)
-        reply = await self._from(server, ask)
+        if attempt:
+            most = BACKOFF_S * 2 ** (attempt - 1)
+            await self._shared.sleep(most * (0.5 + self._shared.jitter.random() / 2))
+        async with self._seats:
+            server, entry = await self._next(ask)
+            reply = await self._from(server, entry, ask)
         self._usable(reply, server, ask)
         self._shared.cache.put(keys[server.model], reply)
         return _Got(reply, server.model, ask.budget)
 
-    async def _next(self, attempt: int) -> Server:
-        """The next server that may be asked, waiting for one where none may."""
-        if attempt:
-            most = BACKOFF_S * 2 ** (attempt - 1)
-            await self._shared.sleep(most * (0.5 + self._shared.jitter.random() / 2))
+    async def _next(self, ask: Ask) -> tuple[Server, list[float]]:
+        """The next server that may be asked now, and the entry in its pace.
+
+        Raises:
+            CallError: there is none worth waiting for.
+        """
         size = len(self._servers)
         self._turn += 1
         order = [self._servers[(self._turn + at) % size] for at in range(size)]
@@ -178,7 +183,12 @@ class Asker:
             best = min(order, key=lambda server: server.wait())  # the first of equals
             wait = best.wait()
             if wait <= 0:
-                return best
+                entry = await best.pace.take(_size(ask) / BYTES_PER_TOKEN + ask.budget)
+                if best.wait() <= 0:  # it may have failed for others meanwhile
+                    best.breaker.enter()
+                    return best, entry
+                best.pace.settle(entry, 0.0)
+                continue
             if all(server.breaker.hopeless for server in order):
                 what = f"{best.url} failed again and again and is not asked any more"
                 raise CallError("circuit_open", what, FaultCode.upstream_unreachable)
@@ -187,25 +197,22 @@ class Asker:
                 raise CallError("rate_limited", what, FaultCode.upstream_rate_limited)
             await self._shared.sleep(wait)
 
-    async def _from(self, server: Server, ask: Ask) -> Reply:
-        size = sum(len(message["content"].encode()) for message in ask.messages)
-        async with self._seats:
-            entry = await server.pace.take(size / BYTES_PER_TOKEN + ask.budget)
-            server.breaker.enter()
-            try:
-                reply = await server.ask(ask)
-            except CallError as error:
-                if error.unhealthy:
-                    server.breaker.failure()
-                else:
-                    server.breaker.leave()
-                if error.retry_after is not None:
-                    until = self._shared.clock() + error.retry_after
-                    server.paused_until = max(server.paused_until, until)
-                raise
-            except BaseException:
+    async def _from(self, server: Server, entry: list[float], ask: Ask) -> Reply:
+        """The reply of a server whose breaker was entered."""
+        try:
+            reply = await server.ask(ask)
+        except CallError as error:
+            if error.unhealthy:
+                server.breaker.failure()
+            else:
                 server.breaker.leave()
-                raise
+            if error.retry_after is not None:
+                until = self._shared.clock() + error.retry_after
+                server.paused_until = max(server.paused_until, until)
+            raise
+        except BaseException:
+            server.breaker.leave()
+            raise
         server.breaker.success()
         self._shared.meter.paid(server.model, reply)
         if reply.prompt_tokens is not None and reply.completion_tokens is not None:
@@ -221,7 +228,7 @@ class Asker:
         if not _serves(reply.model, server.model, self.member.served_as):
             what = f"{server.url} was asked for {server.model!r} and answers as {reply.model!r}"
             raise UnusableError("wrong_model", what)
-        size = sum(len(message["content"].encode()) for message in ask.messages)
+        size = _size(ask)
         seen = reply.prompt_tokens
         if seen and seen < size / BYTES_PER_TOKEN / CUT_FACTOR:
             raise UnusableError("silently_cut", f"{server.url} read {seen} tokens of {size} bytes")
@@ -263,6 +270,11 @@ class Asker:
             completion_tokens=got.reply.completion_tokens,
             cost=cost_of(got.reply, self._shared.meter.price(got.model)),
         )
+
+
+def _size(ask: Ask) -> int:
+    """Bytes of the prompt."""
+    return sum(len(message["content"].encode()) for message in ask.messages)
 
 
 def _serves(served: str, asked: str, known: Sequence[str]) -> bool:

@@ -18,7 +18,7 @@ from palio.judging.llm.asking import Asker, Shared
 from palio.judging.llm.config import VERSION, JudgeConfig, Member, read_config
 from palio.judging.llm.document import DELIMITED, Prompt, document, packaged_prompt
 from palio.judging.llm.pacing import Clock, RetryBudget, Sleep
-from palio.judging.llm.panel import infrastructure, verdict_of
+from palio.judging.llm.panel import unasked, verdict_of
 from palio.judging.llm.quoting import Quoting
 from palio.judging.llm.replies import ReplyCache
 from palio.judging.llm.server import Server, load_client
@@ -68,13 +68,13 @@ class LlmJudge:
     ) -> None:
         self.config = config
         self._prompt = prompt or packaged_prompt()
-        self._keys = dict(keys or {})
+        named = [end.key for member in config.members for end in member.endpoints if end.key]
+        self._keys = {name: value for name, value in (keys or {}).items() if name in named}
         self._cache_path = cache
         self._clock, self._sleep, self._quoting = clock, sleep, quoting
         self._evidence = EvidenceJudge()
         if any(member.model != EVIDENCE for member in config.members):
             load_client()
-        named = [end.key for member in config.members for end in member.endpoints if end.key]
         missing = [name for name in named if not self._keys.get(name)]
         if missing:
             raise ConfigError(
@@ -200,7 +200,11 @@ class LlmJudge:
     async def _judge(self, trajectory: Trajectory) -> ReasoningVerdict:
         fault = infrastructure_fault(trajectory)
         if fault is not None:
-            return infrastructure(trajectory, self.judge_id, fault)
+            what = "infrastructure failed, so there is nothing to judge"
+            return unasked(trajectory, self.judge_id, "infrastructure", what, fault)
+        if trajectory.salvaged:
+            what = "its thinking was written after the fact, which is no reasoning"
+            return unasked(trajectory, self.judge_id, "salvaged", what)
         text = document(trajectory, self._quoting)
         trace = Trace(trajectory)
         opinions = await asyncio.gather(

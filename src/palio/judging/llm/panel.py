@@ -95,14 +95,16 @@ def _unjudged(
     )
 
 
-def infrastructure(trajectory: Trajectory, judge: JudgeId, fault: Fault) -> ReasoningVerdict:
-    """The verdict on a run that infrastructure failed: nothing to judge, nobody is asked."""
+def unasked(
+    trajectory: Trajectory, judge: JudgeId, reason: str, what: str, fault: Fault | None = None
+) -> ReasoningVerdict:
+    """The verdict on a run that holds nothing to judge, so nobody is asked."""
     return ReasoningVerdict(
         trajectory_id=trajectory.trajectory_id,
         problem_id=trajectory.problem_id,
         judge=judge,
         status="unjudged",
-        explanation="infrastructure failed, so there is nothing to judge",
-        reason="infrastructure",
+        explanation=what,
+        reason=reason,
         fault=fault,
     )

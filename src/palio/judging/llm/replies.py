@@ -11,7 +11,6 @@ from palio.judging.llm.server import Reply
 from palio.records.base import Record, to_json
 from palio.world.lines import read_lines
 
-FILE = "judge-replies.jsonl"
 MAX_LINE = 16 * 1024 * 1024
 
 
