@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from palio.cli.eval_contamination import contamination
 from palio.cli.eval_diagnose import diagnose
 from palio.cli.world import WORLD, warn_of
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from palio.world.world import World
 
 app = typer.Typer(help="Evaluate policies: ASR, pass@k, floors, paired.", no_args_is_help=True)
+app.command()(contamination)
 app.command()(diagnose)
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")

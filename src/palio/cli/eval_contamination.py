@@ -1,0 +1,61 @@
+"""palio eval contamination: what of a suite a model was trained on, and its success on the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from palio.evaluate.contamination import ContaminationReport
+
+
+def contamination(
+    corpus: Path = typer.Option(..., help="Folder of the corpus that the model was trained on."),
+    suite: Path = typer.Option(..., help="Suite, or task file, that it is evaluated on."),
+    evaluation: Path | None = typer.Option(None, help="Folder of an evaluation on that suite."),
+    pool: list[str] = typer.Option(["train"], help="Pools of the corpus that were trained on."),
+    profile: str = typer.Option("oro", help="Profile of success: oro or strict."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Find suite problems that the training pool holds in any form; split an evaluation by them."""
+    from palio.evaluate.contamination import contamination_report
+    from palio.evaluate.rollouts import RolloutLog, read_identity
+    from palio.records import to_json
+    from palio.suites.files import read_any_suite
+
+    problems = read_any_suite(suite)[0].problems
+    scores = None
+    if evaluation is not None:
+        log = RolloutLog(evaluation, read_identity(evaluation))
+        evaluated = {problem for problem, _ in log.scores}
+        problems = tuple(each for each in problems if each.problem_id in evaluated)
+        scores = list(log.scores.values())
+    strict = profile == "strict"
+    report = contamination_report(
+        corpus, problems, scores, pools=pool, profile="strict" if strict else "oro"
+    )
+    if as_json:
+        typer.echo(to_json(report).decode())
+    else:
+        _show(report)
+
+
+def _show(report: ContaminationReport) -> None:
+    typer.echo(
+        f"{len(report.found)} of {report.problems} problems are in the training pool "
+        f"({', '.join(report.pools)}) of {report.corpus}"
+    )
+    for each in report.found[:20]:
+        rules = ", ".join(each.rules)
+        typer.echo(f"  {each.problem_id}: {rules} with {each.trained[0]}, {each.rows} rows")
+    if len(report.found) > 20:
+        typer.echo(f"  and {len(report.found) - 20} more (--json lists all)")
+    for name, rate in (("clean", report.clean), ("contaminated", report.contaminated)):
+        if rate is not None and rate.rate is not None:
+            low, high = 100 * rate.low, 100 * rate.high
+            shown = f"{100 * rate.rate:.1f} % ({low:.1f}-{high:.1f}, n = {rate.n})"
+            typer.echo(f"{name:13} {shown}")
+    if report.contaminated is not None and report.contaminated.n:
+        typer.echo("the groups are different problems: the gap is a warning, not an inflation")

@@ -1,0 +1,85 @@
+"""Which evaluated problems a model was trained on, and what it scores on the others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from palio.cli.eval import app
+from palio.evaluate.behaviour import Behaviour
+from palio.evaluate.contamination import contamination_report
+from palio.evaluate.results import RolloutScore
+from palio.records import InputError, Suite
+from palio.suites import write_suite
+from tests.leak.making import corpus
+from tests.leak.test_decontaminate import BENCHMARK, PROBLEMS
+
+ALL_POOLS = ("train", "development", "heldout")
+NOTHING = Behaviour(
+    turns=0,
+    valid_turns=0,
+    calls=0,
+    refused_calls=0,
+    named_ids=0,
+    invented_ids=0,
+    completion_tokens=None,
+    terminated=True,
+)
+
+
+def score(problem_id: str, good: bool) -> RolloutScore:
+    return RolloutScore(
+        problem_id=problem_id,
+        sample=0,
+        attempt=0,
+        trajectory_id=problem_id,
+        status="scored",
+        success={"oro": good},
+        rule=0.0,
+        behaviour=NOTHING,
+    )
+
+
+def test_every_form_of_a_leak_is_found_and_the_clean_rate_leaves_it_out(tmp_path: Path) -> None:
+    folder = corpus(tmp_path / "c", PROBLEMS)
+    scores = [score(task.problem_id, task.problem_id != "task-3") for task in BENCHMARK]
+    report = contamination_report(folder, BENCHMARK, scores, pools=ALL_POOLS)
+    assert [each.problem_id for each in report.found] == ["task-0", "task-1", "task-2"]
+    assert report.found[2].rules == ("product",)
+    assert report.found[2].trained == ("p002",)
+    assert report.found[0].rows == 2
+    assert report.clean_problems == 1
+    assert report.clean is not None
+    assert (report.clean.successes, report.clean.n) == (0, 1)
+    assert report.contaminated is not None
+    assert (report.contaminated.successes, report.contaminated.n) == (3, 3)
+
+
+def test_a_pool_that_was_not_trained_on_does_not_count(tmp_path: Path) -> None:
+    folder = corpus(tmp_path / "c", PROBLEMS)
+    pools = json.loads((folder / "pools.json").read_bytes())
+    report = contamination_report(folder, BENCHMARK, pools=("train",))
+    trained = {name for name in ("p000", "p001", "p002") if pools[name] == "train"}
+    assert {name for each in report.found for name in each.trained} == trained
+    assert report.clean is None
+
+
+def test_an_unknown_pool_is_refused(tmp_path: Path) -> None:
+    folder = corpus(tmp_path / "c", PROBLEMS)
+    with pytest.raises(InputError, match="no pool 'tarin'"):
+        contamination_report(folder, BENCHMARK, pools=("tarin",))
+
+
+def test_the_command_names_problems_and_rules(tmp_path: Path) -> None:
+    folder = corpus(tmp_path / "c", PROBLEMS)
+    suite = Suite(suite_id="bench", version="1", problems=BENCHMARK)
+    write_suite(suite, tmp_path / "suite.json")
+    options = [option for pool in ALL_POOLS for option in ("--pool", pool)]
+    arguments = ["--corpus", str(folder), "--suite", str(tmp_path / "suite.json"), *options]
+    result = CliRunner().invoke(app, ["contamination", *arguments])
+    assert result.exit_code == 0, result.output
+    assert "3 of 4 problems are in the training pool" in result.output
+    assert "task-2: product with p002, 2 rows" in result.output
