@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from palio.cli.corpus_judging import judging
 from palio.cli.corpus_leaks import register
 from palio.cli.corpus_salvage import salvage
 from palio.cli.corpus_screen import counter, print_funnel, warn
+from palio.cli.corpus_shards import shard
+from palio.cli.judge_choice import JUDGE, REPLIES, reasoning_judge
 
 app = typer.Typer(
     help="Corpora: trajectories in, a judged, leak-guarded, split corpus out.",
@@ -23,6 +26,7 @@ app = typer.Typer(
 app.command("import")(import_traces)
 app.command()(export)
 app.command()(salvage)
+app.command()(shard)
 register(app)
 corpus_card.register(app)
 
@@ -44,6 +48,7 @@ def build(
     vectors: Path | None = typer.Option(None, help="Folder that keeps vectors of embedding edges."),
     verdicts: list[Path] = typer.Option([], help="Outcome verdicts of validators."),
     encoder: str = typer.Option("lexical", help="Title similarity: lexical or minilm."),
+    judge: str = JUDGE,
     workers: int = typer.Option(2, min=1, help="Processes that judge."),
     as_json: bool = AS_JSON,
 ) -> None:
@@ -58,8 +63,9 @@ def build(
     chosen = read_config(config) if config else CorpusConfig()
     if links:
         chosen = chosen.linked(read_links(links))
-    read = judging(chosen, trajectories, suite, catalogue, verdicts, encoder)
-    with counter("judging and gating") as progress:
+    with ExitStack() as stack, counter("judging and gating") as progress:
+        asked = None if judge == "evidence" else reasoning_judge(stack, judge, out / REPLIES)
+        read = judging(chosen, trajectories, suite, catalogue, verdicts, encoder, asked)
         funnel = build_corpus(
             read.judged(read.reader, workers),
             read.problems,

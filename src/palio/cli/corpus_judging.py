@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from palio.corpus.config import CorpusConfig
     from palio.corpus.reading import TraceReader
     from palio.records import OutcomeVerdict, Problem, Trajectory
-    from palio.rollout.verdicts import Judged, Panel
+    from palio.rollout.verdicts import Judged, Panel, ReasoningJudge
 
 
 class Judging(NamedTuple):
@@ -32,11 +32,18 @@ class Judging(NamedTuple):
     inputs: dict[str, str]
 
     def judged(self, trajectories: Iterable[Trajectory], workers: int) -> Iterator[Judged]:
-        """The stream with our verdicts and those of the validators."""
+        """The stream with our verdicts and those of the validators.
+
+        A judge that asks models waits for them in threads of this process, whatever `workers` is:
+        one process keeps one rate limit and one file of replies.
+        """
+        from palio.cli.judge_choice import threads_of
         from palio.corpus.opinions import with_opinions
         from palio.rollout.verdicts import judge_all
 
-        judged = judge_all(trajectories, self.panel, workers=workers)
+        threads = threads_of(self.panel.judge)
+        processes = workers if threads == 1 else 1
+        judged = judge_all(trajectories, self.panel, workers=processes, threads=threads)
         yield from with_opinions(judged, self.opinions)
         self.inputs.update(self.reader.digests(stdin_only=True))
 
@@ -63,8 +70,18 @@ def judging(
     catalogues: Sequence[Path],
     verdicts: Sequence[Path],
     encoder: str,
+    judge: ReasoningJudge | None = None,
 ) -> Judging:
     """Read suites, catalogues and verdicts, and open the trajectory files.
+
+    Args:
+        config: decides the outcome profiles.
+        trajectories: files, folders and patterns.
+        suites: of the problems that they are runs of.
+        catalogues: of their products.
+        verdicts: files of validators' verdicts.
+        encoder: name of the title similarity.
+        judge: of the reasoning; None = the evidence judge.
 
     Raises:
         InputError: a file is missing or wrong.
@@ -82,12 +99,14 @@ def judging(
     warn_of(rejects)
     profiles = tuple(dict.fromkeys(p for p in (config.outcome, "oro", "strict") if p != "none"))
     products = {name: one.products for name, one in held.items()}
-    panel = Panel(problems, products, profiles, encoder_named(encoder))
+    panel = Panel(problems, products, profiles, encoder_named(encoder), judge)
     stdin = sys.stdin.buffer if Path("-") in trajectories else None
     reader = TraceReader(trajectories, stdin=stdin, problems=problems)
     inputs = reader.digests() | {f"suite:{path.name}": file_digest(path) for path in suites}
     inputs |= {f"catalogue:{name}": one.digest for name, one in held.items()}
     inputs |= {f"verdicts:{path.name}": file_digest(path) for path in verdicts}
+    if judge is not None:
+        inputs[f"judge:{judge.judge_id.name}"] = judge.judge_id.config_digest
     return Judging(reader, problems, panel, outcomes_by_trajectory(verdicts), inputs)
 
 

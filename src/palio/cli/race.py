@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from palio.cli.agent import DRIVER_HELP
+from palio.cli.judge_choice import JUDGE, REPLIES, pinned, reasoning_judge, threads_of
 from palio.cli.world import WORLD, warn_of
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from palio.records import Profile, Suite
     from palio.rollout import Job, SuiteReport
     from palio.rollout import Progress as Step
-    from palio.rollout.verdicts import Judged
+    from palio.rollout.verdicts import Judged, ReasoningJudge
     from palio.sandbox.spec import Driver
     from palio.world.world import World
 
@@ -50,6 +51,7 @@ def race(
     model_url: str = typer.Option("", help="OpenAI-compatible base URL; empty: scripted models."),
     api_key: str = typer.Option("", envvar="PALIO_API_KEY", help="Key of the model server."),
     profile: str = PROFILE,
+    judge: str = JUDGE,
     limit: int = typer.Option(0, min=0, help="Only N problems, of all kinds; 0: all."),
     seed: int = typer.Option(0, help="Seed of every run."),
     seconds: float = typer.Option(300.0, min=0.1, help="Time-out a problem."),
@@ -76,6 +78,7 @@ def race(
     _check_models(agents, served)
     jobs = _jobs(_specs(agents, policy, served), read, worlds, limit, seed)
     with ExitStack() as stack:
+        judging = reasoning_judge(stack, judge, out / REPLIES)
         report = run_suite(
             jobs,
             out,
@@ -84,12 +87,12 @@ def race(
             limits=Limits(seconds=seconds),
             concurrency=concurrency,
             retries=retries,
-            config={"model_url": model_url or "scripted"},
+            config={"model_url": model_url or "scripted", "judge": pinned(judging)},
             command=shlex.join(["palio", *sys.argv[1:]]),
             progress=_progress(stack),
         )
-    _report(report)
-    _judge_and_show(out, read, worlds, ranked, as_json=as_json)
+        _report(report)
+        _judge_and_show(out, read, worlds, ranked, judging, as_json=as_json)
 
 
 @app.command()
@@ -216,9 +219,16 @@ def _report(report: SuiteReport) -> None:
 
 
 def _judge_and_show(
-    out: Path, suite: Suite, worlds: dict[str, World], profile: Profile, *, as_json: bool
+    out: Path,
+    suite: Suite,
+    worlds: dict[str, World],
+    profile: Profile,
+    judge: ReasoningJudge,
+    *,
+    as_json: bool,
 ) -> None:
     from palio.arena.standings import standing_entry, standings
+    from palio.judging.store import one_judge
     from palio.records import to_json
     from palio.rollout import final_attempts, read_trajectories
     from palio.rollout.journal import FILE
@@ -227,8 +237,9 @@ def _judge_and_show(
 
     runs = final_attempts(read_trajectories(out / FILE))
     catalogues = {w.catalogue.catalogue_id: w.catalogue.products for w in worlds.values()}
-    panel = Panel(suite.problems, catalogues, unknown="refuse")
-    judged = list(judge_all(runs, panel))
+    panel = Panel(suite.problems, catalogues, judge=judge, unknown="refuse")
+    judged = list(judge_all(runs, panel, threads=threads_of(judge)))
+    one_judge(run.verdicts.reasoning for run in judged if run.verdicts.reasoning)
     keep_verdicts(out, judged)
     made = standings(
         standing_entry(run.trajectory, run.outcome(profile), run.verdicts.reasoning)
