@@ -45,7 +45,7 @@ from palio.records import (
 from palio.rollout.verdicts import Judged
 from palio.suites.clusters import by_id
 from palio.suites.embedding import VectorStore
-from palio.world.artefacts import MANIFEST, file_digest, write_lines, write_manifest
+from palio.world.artefacts import MANIFEST, file_digest, read_manifest, write_lines, write_manifest
 
 POOL_FILE = "pools.json"
 DUPLICATES, CAP = "duplicates", "cap"
@@ -269,8 +269,18 @@ def _staged(out: Path) -> Iterator[Path]:
 
 
 def _publish(stage: Path, out: Path) -> None:
-    """Move the files into place; without a manifest in between, so nobody reads half of each."""
+    """Move the files into place; without a manifest in between, so nobody reads half of each.
+
+    Files of an older corpus that this one does not have go: they would belong to no manifest.
+    """
+    try:
+        older = read_manifest(out / MANIFEST)
+    except InputError:
+        older = None
     (out / MANIFEST).unlink(missing_ok=True)
+    for name in older.outputs if older else ():
+        if Path(name).name == name:
+            (out / name).unlink(missing_ok=True)
     for path in sorted(stage.iterdir()):
         path.replace(out / path.name)
 

@@ -30,7 +30,7 @@ from palio.suites.keys import family_keys
 from palio.suites.lexical import LexicalRule, likenesses, word_weights
 from palio.suites.links import OPERATOR, Links, check_told_apart, must_edges
 
-ALGORITHM = "palio-leak-1"
+ALGORITHM = "palio-leak-2"
 """Raised whenever equal problems and an equal configuration would give other clusters."""
 
 

@@ -11,7 +11,7 @@ from palio.corpus.verify.files import NEVER, Folder, canonical_digest
 from palio.corpus.verify.shapes import Manifest, Stated
 
 REQUEST_WORDS = {
-    "palio-leak-1": "sha256:43ce272d6085803035ef674eed9da3115e9c10fbcda23ebd7788fbfb4d6f1ae9",
+    "palio-leak-2": "sha256:43ce272d6085803035ef674eed9da3115e9c10fbcda23ebd7788fbfb4d6f1ae9",
 }
 """Digest of the sorted request words of every algorithm: a longer list would hide similarities."""
 

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from palio.corpus.verify.shapes import Finding, Manifest, RawRow, Row, Stated, Task, Turn
+from palio.corpus.verify.shapes import Finding, Manifest, RawRow, Row, Stated, Task
 
 POOLS = ("train", "development", "heldout")
 NEVER = "never-touch"
@@ -108,47 +108,64 @@ class Folder:
         return found
 
     def _compare(self, pool: str, rows: list[Row]) -> None:
+        """Every column of the Parquet file holds what the JSON lines hold, row by row."""
         name = f"{pool}.parquet"
         try:
-            stored = _parquet_rows(self.path / name)
+            stored = _parquet_digests(self.path / name)
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             self.complain("parquet", f"{name} cannot be read: {error}")
             return
-        told = [(row.trajectory_id, row.problem_id, row.cluster_id, row.query) for row in rows]
-        if len(stored) != len(told):
-            self.complain("parquet", f"{name} holds {len(stored)} rows, {pool}.jsonl {len(told)}")
-        for number, (one, other) in enumerate(zip(stored, told, strict=False), start=1):
-            if one != other:
-                row = rows[number - 1]
+        if len(stored) != len(rows):
+            self.complain("parquet", f"{name} holds {len(stored)} rows, {pool}.jsonl {len(rows)}")
+        for number, (one, row) in enumerate(zip(stored, rows, strict=False), start=1):
+            if one != row.whole:
                 self.complain("parquet", f"row {number} of {name} is another one", row.place)
                 return
 
 
 def _row(raw: RawRow, pool: str, place: str) -> Row:
-    turns = msgspec.json.decode(raw.messages, type=tuple[Turn, ...])
-    query = next((turn.content or "" for turn in turns if turn.role == "user"), "")
+    said = [m for m in raw.messages if m.get("role") in ("user", "system")]
+    asked = next((m for m in said if m["role"] == "user"), None)
     return Row(
         trajectory_id=raw.trajectory_id,
         problem_id=raw.problem_id,
         cluster_id=raw.cluster_id,
         pool=pool,
         place=place,
-        query=query,
-        told=hashlib.sha256(raw.messages).hexdigest(),
+        query=str(asked.get("content") or "") if asked else "",
+        told=_digest_of(raw.messages),
+        whole=_digest_of(msgspec.structs.asdict(raw)),
+        beside=tuple(str(m["content"]) for m in said if m is not asked and m.get("content")),
     )
 
 
-def _parquet_rows(path: Path) -> list[tuple[str, str, str, str]]:
-    """Ids and the first user text of each row."""
-    columns = ["trajectory_id", "problem_id", "cluster_id"]
-    nested = ["messages.list.element.role", "messages.list.element.content"]
+def _parquet_digests(path: Path) -> list[str]:
+    """Digest of every column of each row."""
+    found = []
     with pq.ParquetFile(path) as stored:
-        table: Any = stored.read(columns=[*columns, *nested], use_threads=False)
-    rows = []
-    for plain in table.to_pylist():
-        said = (m["content"] or "" for m in plain["messages"] if m["role"] == "user")
-        rows.append((*(plain[name] for name in columns), next(said, "")))
-    return rows
+        columns = set(stored.schema_arrow.names)
+        if columns != set(COLUMNS):
+            raise KeyError(f"its columns are {sorted(columns)}")
+        for batch in stored.iter_batches(batch_size=256, use_threads=False):
+            found += [_digest_of(row) for row in batch.to_pylist()]
+    return found
+
+
+def _digest_of(value: Any) -> str:
+    """Digest of JSON data without its nulls and empty lists, which columns cannot tell apart."""
+    return hashlib.sha256(_sorted(_filled(value))).hexdigest()
+
+
+def _filled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(held) for key, held in value.items() if held not in (None, [], ())}
+    if isinstance(value, list | tuple):
+        return [_filled(held) for held in value]
+    return value
+
+
+_sorted = msgspec.json.Encoder(order="sorted").encode
+COLUMNS = tuple(field.name for field in msgspec.structs.fields(RawRow))
 
 
 def canonical_digest(value: Any) -> str:

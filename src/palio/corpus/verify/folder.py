@@ -11,6 +11,7 @@ from palio.corpus.verify.evidence import Evidence, weights_of
 from palio.corpus.verify.files import HIDDEN, LINEAGE, NEVER, PLACES, POOLS, WEIGHTS, Folder
 from palio.corpus.verify.shapes import Finding, Row, Stated, Task, Verification
 from palio.corpus.verify.texts import folded
+from palio.corpus.verify.whole import check_said, check_whole
 
 
 def verify(path: Path) -> Verification:
@@ -33,6 +34,8 @@ def verify(path: Path) -> Verification:
     rows = folder.rows()
     _check_places(folder, tasks, pool_of)
     _check_lineage(folder, rows)
+    check_whole(folder, stated, manifest, rows)
+    check_said(folder, tasks, rows)
     weights, own = _weights(folder, tasks, pool_of, stated)
     pools = {name: {pool} for name, pool in pool_of.items() if name in tasks}
     strays = _strays(folder, tasks, rows, pools)
@@ -87,7 +90,11 @@ class _Origin(msgspec.Struct, frozen=True):
 
 def _check_lineage(folder: Folder, rows: list[Row]) -> None:
     """Every row has one lineage, which names the same pool, problem and cluster."""
-    origin = {each.trajectory_id: each for _, each in folder.lines(LINEAGE, _Origin)}
+    origin: dict[str, _Origin] = {}
+    for place, each in folder.lines(LINEAGE, _Origin):
+        if each.trajectory_id in origin:
+            folder.complain("provenance", f"{each.trajectory_id} has two", place)
+        origin[each.trajectory_id] = each
     for row in rows:
         own = origin.pop(row.trajectory_id, None)
         if own is None:

@@ -35,15 +35,15 @@ class Task(msgspec.Struct, frozen=True):
     catalogue: str = ""
 
 
-class Turn(msgspec.Struct, frozen=True):
-    """Who said what."""
-
-    role: str
-    content: str | None = None
-
-
 class Row(msgspec.Struct, frozen=True):
-    """One row of a pool file; `place` is the file and line that it was read from."""
+    """One row of a pool file.
+
+    Attributes:
+        place: the file and line that it was read from.
+        told: digest of the conversation, however its JSON is laid out.
+        whole: digest of every column.
+        beside: texts of system messages and of user messages after the first.
+    """
 
     trajectory_id: str
     problem_id: str
@@ -52,15 +52,20 @@ class Row(msgspec.Struct, frozen=True):
     place: str
     query: str
     told: str
+    whole: str
+    beside: tuple[str, ...] = ()
 
 
 class RawRow(msgspec.Struct, frozen=True):
     """A row as it stands in the file."""
 
-    messages: msgspec.Raw
+    messages: tuple[dict[str, Any], ...]
     trajectory_id: str
     problem_id: str
     cluster_id: str
+    tools: str = ""
+    agent: str = ""
+    kind: str = ""
 
 
 class LexicalBounds(msgspec.Struct, frozen=True):
@@ -156,6 +161,8 @@ class Manifest(msgspec.Struct, frozen=True):
 
     outputs: dict[str, str]
     config: dict[str, Any] = {}
+    config_digest: str = ""
+    counts: dict[str, int] = {}
 
 
 class Finding(msgspec.Struct, frozen=True):

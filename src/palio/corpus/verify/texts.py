@@ -22,9 +22,46 @@ def folded(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters and digits of the folded text."""
-    runs = itertools.groupby(folded(text), str.isalnum)
+    """Runs of letters and digits of the folded text, without marks, look-alikes as ASCII."""
+    runs = itertools.groupby(bare(folded(text)), str.isalnum)
     return ["".join(run) for letters, run in runs if letters]
+
+
+LOOK_ALIKES = {
+    "a": "\u0430\u03b1\u0251",
+    "b": "\u0432",
+    "c": "\u0441",
+    "d": "\u0501\u0111",
+    "e": "\u0435\u03b5",
+    "g": "\u0261",
+    "h": "\u04bb\u043d",
+    "i": "\u0456\u03b9\u0131",
+    "j": "\u0458",
+    "k": "\u043a\u03ba",
+    "l": "\u04cf\u0142",
+    "m": "\u043c",
+    "o": "\u043e\u03bf\u00f8",
+    "p": "\u0440\u03c1",
+    "q": "\u051b",
+    "s": "\u0455",
+    "t": "\u0442\u03c4",
+    "v": "\u03bd",
+    "w": "\u051d",
+    "x": "\u0445\u03c7",
+    "y": "\u0443\u03c5",
+}
+_PLAIN = {other: letter for letter, others in LOOK_ALIKES.items() for other in others}
+
+
+def bare(text: str) -> str:
+    """Letters without combining marks; those that look like an ASCII letter as that one."""
+    if text.isascii():
+        return text
+    kept = (c for c in unicodedata.normalize("NFKD", text) if unicodedata.category(c) not in _MARKS)
+    return "".join(_PLAIN.get(c, c) for c in kept)
+
+
+_MARKS = ("Mn", "Me")
 
 
 def content(text: str, request_words: Collection[str]) -> set[str]:
