@@ -89,19 +89,20 @@ def test_rows_of_one_script_make_no_interval_narrower() -> None:
 
 
 def test_the_interval_covers_the_truth() -> None:
-    """200 draws of 60 rows from a known judge: the nominal 95 % interval holds kappa in 88 %+."""
+    """80 draws of 60 rows from a known judge: the nominal 95 % interval holds kappa in 88 %+."""
     rng = np.random.default_rng(2)
     mix = np.full((5, 5), 0.02) + np.diag([0.4] * 5)
     joint = mix / mix.sum()
     truth = float(quadratic_kappa(joint * 1e6))
     hits = 0
-    for seed in range(200):
+    for seed in range(80):
         cells = rng.choice(25, size=60, p=joint.ravel())
+        rows = [str(n) for n in range(60)]
         found = agreement(
-            (cells // 5).tolist(), (cells % 5).tolist(), [str(n) for n in range(60)], seed=seed
+            (cells // 5).tolist(), (cells % 5).tolist(), rows, seed=seed, resamples=500
         )
         hits += found.kappa.low <= truth <= found.kappa.high
-    assert hits >= 176
+    assert hits >= 71
 
 
 def test_constant_readings_have_no_kappa() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,11 @@ RESAMPLES = 4_000
 
 Counts = NDArray[np.int64]
 Values = NDArray[np.float64]
+
+
+class _Draws(NamedTuple):
+    seed: int
+    resamples: int
 
 
 class Agreement(Record, frozen=True, omit_defaults=False):
@@ -46,21 +52,35 @@ def agreement(
     clusters: Sequence[str],
     *,
     seed: int = 0,
+    resamples: int = RESAMPLES,
 ) -> Agreement:
-    """Agreement of bins 0-4; None in `given` is unjudged."""
+    """Agreement of bins 0-4; None in `given` is unjudged.
+
+    Args:
+        labels: bin of each row.
+        given: the judge's bin of each row.
+        clusters: what each row depends on; whole clusters are resampled.
+        seed: of the resampling.
+        resamples: bootstrap draws.
+    """
     judged = [(a, b, c) for a, b, c in zip(labels, given, clusters, strict=True) if b is not None]
     true = np.array([row[0] for row in judged], dtype=np.int64)
     said = np.array([row[1] for row in judged], dtype=np.int64)
     groups = [row[2] for row in judged]
     tables = _tables(true, said, groups)
     distance = np.abs(true - said)
+    draw = _Draws(seed, resamples)
     return Agreement(
         n=len(judged),
         unjudged=len(labels) - len(judged),
-        exact=cluster_mean([float(d == 0) for d in distance], groups, seed=seed),
-        within_one=cluster_mean([float(d <= 1) for d in distance], groups, seed=seed),
-        kappa=_bootstrapped(tables, quadratic_kappa, len(judged), (-1.0, 1.0), seed),
-        balanced=_bootstrapped(tables, balanced_accuracy, len(judged), (0.0, 1.0), seed),
+        exact=cluster_mean(
+            [float(d == 0) for d in distance], groups, seed=seed, resamples=resamples
+        ),
+        within_one=cluster_mean(
+            [float(d <= 1) for d in distance], groups, seed=seed, resamples=resamples
+        ),
+        kappa=_bootstrapped(tables, quadratic_kappa, len(judged), (-1.0, 1.0), draw),
+        balanced=_bootstrapped(tables, balanced_accuracy, len(judged), (0.0, 1.0), draw),
         confusion=tuple(tuple(int(cell) for cell in row) for row in confusion(true, said)),
     )
 
@@ -114,17 +134,20 @@ def _tables(true: Counts, said: Counts, groups: Sequence[str]) -> NDArray[np.int
 
 
 def _bootstrapped(
-    tables: NDArray[np.int64], statistic: object, n: int, bounds: tuple[float, float], seed: int
+    tables: NDArray[np.int64],
+    statistic: Callable[[NDArray[np.number]], Values],
+    n: int,
+    bounds: tuple[float, float],
+    how: _Draws,
 ) -> Estimate:
     """A statistic of the summed tables, with percentiles over draws of whole clusters."""
-    assert callable(statistic)
     value = float(statistic(tables.sum(axis=0))) if n else float("nan")
     low, high = bounds
     method = "none"
     if len(tables) > 1 and np.isfinite(value):
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(how.seed)
         share = np.full(len(tables), 1 / len(tables))
-        weights = rng.multinomial(len(tables), share, size=RESAMPLES)
+        weights = rng.multinomial(len(tables), share, size=how.resamples)
         draws = statistic(np.tensordot(weights, tables, axes=1))
         draws = draws[np.isfinite(draws)]
         tail = (1 - CONFIDENCE) / 2
