@@ -19,7 +19,9 @@ from palio.corpus.readers.detect import NAMES
 from palio.corpus.readers.losses import Loss
 from palio.corpus.readers.reading import OWN, Found, RecordReader
 from palio.corpus.readers.sources import MAX_BYTES, PARQUET, STDIN, named_files, records_of
-from palio.records import ConfigError, InputError, Reject
+from palio.corpus.shards.columns import SCHEMA as SHARD_SCHEMA
+from palio.corpus.shards.columns import trajectories_of
+from palio.records import ConfigError, InputError, Reject, from_json
 
 
 class TraceImport:
@@ -111,6 +113,9 @@ class TraceImport:
         """Rows of a Parquet file, which has nulls where a row has no such key."""
         try:
             with pq.ParquetFile(file) as table:
+                if table.schema_arrow.names == SHARD_SCHEMA.names:
+                    yield from self._shard(file, table)
+                    return
                 number = 0
                 for batch in table.iter_batches(batch_size=256):
                     for row in batch.to_pylist():
@@ -119,6 +124,15 @@ class TraceImport:
         except (OSError, ValueError) as error:
             self._reader.records += 1
             self._reader.reject(file, 0, "parquet", str(error)[:300])
+
+    def _shard(self, file: str, table: pq.ParquetFile) -> Iterator[Found]:
+        """Rows of `palio corpus shard`, which hold everything that was read, losses included."""
+        for batch in table.iter_batches(batch_size=256):
+            told = (batch[name].to_pylist() for name in ("line", "format", "losses"))
+            for trajectory, line, name, losses in zip(trajectories_of(batch), *told, strict=True):
+                self._reader.records += 1
+                changed = from_json(losses, tuple[Loss, ...], where=file) if losses else ()
+                yield Found(trajectory, changed, file, line, name)
 
     def _counted(self, found: Found) -> Found:
         """`found` with an id that no trajectory had before it, counted."""

@@ -69,7 +69,7 @@ def named_files(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
                 readable = plain.endswith(SUFFIXES) and not hidden
                 beside = file.parent in runs and not file.name.startswith("trajectories")
                 beside |= file.parent in held and file.name.startswith("verdicts")
-                passed = beside or _is_twin(file) or file.name == _MANIFEST
+                passed = beside or _is_twin(file) or _is_of_shard(file) or file.name == _MANIFEST
                 (files if readable and not passed else others).append(str(file))
         else:
             matches = sorted(m for m in glob.glob(name, recursive=True) if Path(m).is_file())  # noqa: PTH207 - absolute patterns too
@@ -85,6 +85,14 @@ def _is_run(trajectories: Path) -> bool:
 
 def _is_twin(file: Path) -> bool:
     return file.suffix == ".parquet" and file.with_suffix(".jsonl").is_file()
+
+
+def _is_of_shard(file: Path) -> bool:
+    """Whether a file is the manifest or the rejects of a shard that lies beside it."""
+    for ending in (".manifest.json", ".rejects.jsonl.zst"):
+        if file.name.endswith(ending):
+            return file.with_name(file.name.removesuffix(ending) + ".parquet").is_file()
+    return False
 
 
 def records_of(stream: BinaryIO, max_bytes: int = MAX_BYTES) -> Iterator[RawRecord]:

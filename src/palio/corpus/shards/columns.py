@@ -215,7 +215,7 @@ def _offsets(lists: Sequence[Sequence[Any]]) -> pa.Array:
     return pa.array(ends, pa.int32())
 
 
-def trajectories_of(table: pa.Table) -> Iterator[Trajectory]:
+def trajectories_of(table: pa.Table | pa.RecordBatch) -> Iterator[Trajectory]:
     """The trajectories of rows of `SCHEMA`, as they were read."""
     for row in table.to_pylist():
         run = from_json(row["run"], Run)
