@@ -18,7 +18,7 @@ from palio import __version__
 from palio.records import InputError, IntegrityError, Provenance, bytes_digest, digest, to_json
 from palio.train.model import ModelConfig, Qwen3
 from palio.train.tokenizer import ChatTokenizer
-from palio.world.artefacts import read_manifest
+from palio.world.artefacts import file_digest, read_manifest
 
 MANIFEST = "manifest.json"
 WEIGHTS = "model.safetensors"
@@ -66,19 +66,32 @@ def save_checkpoint(
     generation = {"eos_token_id": tokenizer.end, "pad_token_id": tokenizer.pad}
     (scratch / "generation_config.json").write_text(json.dumps(generation), "utf-8")
     tokenizer.save(scratch)
-    files = sorted(path.name for path in scratch.iterdir())
+    return seal(scratch, folder, config=config, inputs=inputs, counts=counts, seed=seed)
+
+
+def seal(
+    scratch: Path,
+    folder: Path,
+    *,
+    config: Mapping[str, Any],
+    inputs: Mapping[str, str],
+    counts: Mapping[str, int],
+    seed: int,
+) -> Provenance:
+    """Give a folder of weights its manifest and its final place; see `save_checkpoint`."""
+    files = sorted(str(path.relative_to(scratch)) for path in scratch.rglob("*") if path.is_file())
     manifest = Provenance(
         kind="checkpoint",
         tool_version=__version__,
         config=dict(config),
         config_digest=digest(dict(config)),
         inputs=dict(inputs),
-        outputs={name: bytes_digest((scratch / name).read_bytes()) for name in files},
+        outputs={name: file_digest(scratch / name) for name in files},
         counts=dict(counts),
         seed=seed,
     )
     (scratch / MANIFEST).write_bytes(to_json(manifest))
-    for path in scratch.iterdir():
+    for path in (*map(scratch.joinpath, files), scratch / MANIFEST):
         with path.open("rb") as handle:
             os.fsync(handle.fileno())
     _replace(scratch, folder)

@@ -24,7 +24,7 @@ from palio.records import FaultCode, UpstreamError
 from palio.train.cache import Decoder
 from palio.train.checkpoint import checkpoint_name, load_checkpoint
 from palio.train.model import Qwen3
-from palio.train.requests import Wish, read_request, response
+from palio.train.requests import Wish, read_request, response, with_token_ids
 from palio.train.text import parse_assistant
 from palio.train.tokenizer import ChatTokenizer
 from palio.train.transcript import Transcript
@@ -150,7 +150,8 @@ class Engine:
         ended = written[-1] == self._tokenizer.end
         finish = ("tool_calls" if message.tool_calls else "stop") if ended else "length"
         model = str(body.get("model") or self.name)
-        return response(model, number, message, finish, len(ids), len(written))
+        answer = response(model, number, message, finish, len(ids), len(written))
+        return with_token_ids(answer, ids, written) if body.get("return_token_ids") else answer
 
     def sample(
         self, ids: Sequence[int], *, max_tokens: int, temperature: float, top_p: float, seed: int

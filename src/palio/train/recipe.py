@@ -69,6 +69,8 @@ class PretrainedModel(Record, frozen=True, omit_defaults=False, forbid_unknown_f
         dtype: of the weights, a name of torch.
         lora: adapter; None: all weights are trained.
         attention: implementation that transformers is asked for.
+        template: file of another chat template, with generation marks; "" for palio's own, in which
+            a conversation's text is a prefix of every longer one's.
         shape: overrides of the model's configuration, with which it gets random weights; only a
             dry run has any.
     """
@@ -79,6 +81,7 @@ class PretrainedModel(Record, frozen=True, omit_defaults=False, forbid_unknown_f
     dtype: str = "float32"
     lora: LoraConfig | None = None
     attention: str = "sdpa"
+    template: str = ""
     shape: dict[str, Any] = {}
 
 

@@ -92,5 +92,13 @@ def response(
     }
 
 
+def with_token_ids(
+    answer: dict[str, Any], prompt: Sequence[int], sampled: Sequence[int]
+) -> dict[str, Any]:
+    """The completion with its token ids where vLLM puts them for `return_token_ids`."""
+    first = {**answer["choices"][0], "token_ids": list(sampled)}
+    return {**answer, "choices": [first], "prompt_token_ids": list(prompt)}
+
+
 def _refuse(what: str) -> NoReturn:
     raise RejectedError(what, remedy="correct the request")

@@ -8,28 +8,50 @@ again whenever the same text follows the same prompt.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from palio.records import Message
-from palio.train.text import END, REPLY, segments
-from palio.train.tokenizer import ChatTokenizer
+from palio.train.text import END, REPLY, Segment, segments
 
 _REMEMBERED = 16_384
 
 
-class Transcript:
-    """Turns messages into prompts; not thread-safe."""
+class Coder(Protocol):
+    """What a transcript asks of a tokenizer."""
 
-    def __init__(self, tokenizer: ChatTokenizer) -> None:
+    end: int
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text."""
+
+    def decode(self, ids: Sequence[int], /) -> str:
+        """The text of ids."""
+
+
+Cut = Callable[[Sequence[Message], Sequence[Any]], Iterable[Segment]]
+"""Cuts a conversation, and the tools that it offers, into pieces of chat text."""
+
+
+class Transcript:
+    """Turns messages into prompts; not thread-safe.
+
+    Args:
+        tokenizer: of the model.
+        cut: pieces of the chat text; None: palio's own, in which tools are not shown.
+    """
+
+    def __init__(self, tokenizer: Coder, cut: Cut | None = None) -> None:
         self._tokenizer = tokenizer
+        self._cut = cut or (lambda messages, _: segments(messages))
         self._sampled: OrderedDict[tuple[int, str], tuple[int, ...]] = OrderedDict()
         self._encoded: OrderedDict[str, tuple[int, ...]] = OrderedDict()
 
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
         """Ids of a conversation up to the opening of an assistant turn."""
         ids: list[int] = []
         text = ""
-        for part, trained in segments(messages):
+        for part, trained in self._cut(messages, tools):
             if not trained:
                 text += part
                 continue

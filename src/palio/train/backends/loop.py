@@ -21,6 +21,7 @@ from palio.train.loop import Mixture, Point, Progress, Stage
 from palio.train.model import ModelConfig, Qwen3
 from palio.train.optimiser import Optimiser
 from palio.train.recipe import PalioModel
+from palio.train.rows import rows_digest
 from palio.train.settings import SftSettings
 from palio.train.stage import METRICS, Context, Report, StageResult, append_metrics, read_metrics
 from palio.train.team import Team
@@ -143,6 +144,7 @@ class _Run:
             save_every=context.save_every,
         )
         self.counts = {source.name: len(source.examples) for source in sources}
+        self.rows = rows_digest(sources)
 
     def go(self) -> StageResult:
         """From the saved state, or from the beginning, to the checkpoint."""
@@ -150,12 +152,13 @@ class _Run:
         now = self.stage.run()
         counts = {**self.counts, "steps": now.step, "tokens": now.tokens}
         folder = self.out / CHECKPOINT
+        told = {"template": template_digest(), "rows": self.rows}
         save_checkpoint(
             folder,
             self.model,
             self.tokenizer,
             config=self.context.recipe.prefix(self.context.number),
-            inputs=self.context.inputs,
+            inputs={**self.context.inputs, **told},
             counts={**counts, "seconds": round(now.seconds), "shortened": int(now.shortened)},
             seed=self.context.seed,
         )

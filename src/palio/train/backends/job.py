@@ -1,0 +1,216 @@
+"""One SFT run on TRL is one job on disk, so that one process or many can do it with the same code.
+
+``python -m palio.train.backends.job JOB`` is what a launcher (accelerate, torchrun) starts.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from palio.records import IntegrityError, Record, from_json
+from palio.train.backends.codec import PretrainedCodec
+from palio.train.backends.weights import load_model, load_tokenizer
+from palio.train.recipe import LoraConfig, PretrainedModel
+from palio.train.settings import TrlSettings
+from palio.train.stage import METRICS, append_metrics, read_metrics
+
+FILE, ROWS, TRAINER, SAVED = "job.json", "rows.msgpack", "trainer", "saved"
+
+
+class SftJob(Record, frozen=True):
+    """Everything that a training process needs to know.
+
+    Attributes:
+        folder: the stage's folder; rows, states and weights are in it.
+        start: checkpoint of the stage before; "" for the model's own weights.
+        longest: tokens of the longest row.
+    """
+
+    stage: str
+    folder: str
+    model: PretrainedModel
+    settings: TrlSettings
+    seed: int
+    longest: int
+    start: str = ""
+
+    @property
+    def place(self) -> Path:
+        """The stage's folder."""
+        return Path(self.folder)
+
+
+Note = Callable[[float, str], None]
+
+
+def read_job(folder: Path) -> SftJob:
+    """The job of a stage's folder."""
+    path = folder / FILE
+    return from_json(path.read_bytes(), SftJob, where=str(path))
+
+
+def run_job(job: SftJob, note: Note) -> dict[str, float]:
+    """Train and save the weights, with an adapter merged, in ``saved``.
+
+    Goes on from the newest whole state in ``trainer``.
+
+    Raises:
+        IntegrityError: the loss is not a number; the states on disk are those before it.
+    """
+    from transformers import set_seed
+    from trl import SFTTrainer  # type: ignore[attr-defined]
+
+    set_seed(job.seed)
+    start = Path(job.start) if job.start else None
+    codec = PretrainedCodec(load_tokenizer(job.model, start), _template(job.model))
+    trainer = SFTTrainer(
+        model=load_model(job.model, start, job.seed),
+        args=arguments(job),
+        train_dataset=dataset(job.place),
+        processing_class=codec.tokenizer,
+        peft_config=adapter(job.model.lora) if job.model.lora else None,
+        callbacks=[_watch(job, note)],
+    )
+    done = trainer.train(resume_from_checkpoint=newest_state(job.place / TRAINER))
+    _save(trainer, codec, job)
+    return {
+        "loss": float(done.training_loss),
+        "steps": float(trainer.state.global_step),
+        "tokens": float(trainer.state.num_input_tokens_seen),
+    }
+
+
+def arguments(job: SftJob) -> Any:
+    """TRL's configuration: its defaults are for GPUs, ours run on a CPU."""
+    from trl import SFTConfig  # type: ignore[attr-defined]
+
+    given = msgspec.to_builtins(job.settings)
+    extra = given.pop("extra")
+    del given["launch"]
+    steps = given.pop("warmup_ratio")
+    given["report_to"] = list(given["report_to"]) or "none"
+    given["deepspeed"] = given["deepspeed"] or None
+    return SFTConfig(
+        output_dir=str(job.place / TRAINER),
+        seed=job.seed,
+        data_seed=job.seed,
+        use_cpu=not torch.cuda.is_available(),
+        max_length=None,
+        save_total_limit=1,
+        warmup_steps=steps,
+        logging_nan_inf_filter=False,
+        include_num_input_tokens_seen=True,
+        disable_tqdm=True,
+        dataset_kwargs={"skip_prepare_dataset": not job.settings.packing},
+        **{**given, **extra},
+    )
+
+
+def adapter(lora: LoraConfig) -> Any:
+    """The adapter as PEFT wants it."""
+    import peft
+
+    return peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=list(lora.targets),
+        task_type="CAUSAL_LM",
+    )
+
+
+def write_rows(folder: Path, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
+    """Keep the rows (ids, labels) for the training processes."""
+    (folder / ROWS).write_bytes(msgspec.msgpack.encode(rows))
+
+
+def dataset(folder: Path) -> Any:
+    """The rows as a dataset of ids and labels, -100 where nothing is trained."""
+    from datasets import Dataset  # type: ignore[import-untyped]
+
+    rows = msgspec.msgpack.decode((folder / ROWS).read_bytes())
+    ids, labels = ([row[at] for row in rows] for at in (0, 1))
+    return Dataset.from_dict({"input_ids": ids, "labels": labels})
+
+
+def newest_state(folder: Path) -> str | None:
+    """The newest whole state of the trainer; a half-written one has no trainer_state.json."""
+    found = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
+    whole = sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+    return str(whole[-1]) if whole else None
+
+
+def _watch(job: SftJob, note: Note) -> Any:
+    """A callback that writes `metrics.jsonl` and stops at a loss that is no number."""
+    from transformers import TrainerCallback
+
+    class Watch(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+            kept = [m for m in read_metrics(job.place) if m["step"] <= state.global_step]
+            if state.is_world_process_zero:
+                (job.place / METRICS).unlink(missing_ok=True)
+                for row in kept:
+                    append_metrics(job.place, row)
+
+        def on_log(
+            self,
+            args: Any,  # noqa: ARG002
+            state: Any,
+            control: Any,  # noqa: ARG002
+            logs: Any = None,
+            **_: Any,
+        ) -> None:
+            numbers = {k: v for k, v in (logs or {}).items() if isinstance(v, int | float)}
+            if "loss" not in numbers:
+                return
+            broken = [k for k in ("loss", "grad_norm") if not math.isfinite(numbers.get(k, 0.0))]
+            if broken:
+                raise IntegrityError(
+                    f"the {broken[0]} of stage {job.stage!r} is not a number "
+                    f"at step {state.global_step}",
+                    remedy="lower the learning rate; the last saved state is still good",
+                )
+            if state.is_world_process_zero:
+                row = {"stage": job.stage, "step": state.global_step, **numbers}
+                append_metrics(job.place, row)
+                share = state.global_step / max(1, state.max_steps)
+                note(share, f"step {state.global_step}, loss {numbers['loss']:.3f}")
+
+    return Watch()
+
+
+def _save(trainer: Any, codec: PretrainedCodec, job: SftJob) -> None:
+    """Whole weights, an adapter merged into them, with everything that a server wants."""
+    from transformers import GenerationConfig
+
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    state = trainer.accelerator.get_state_dict(trainer.model)
+    trainer.accelerator.wait_for_everyone()
+    if not trainer.is_world_process_zero():
+        return
+    folder = job.place / SAVED
+    if job.model.lora is not None:
+        model.save_pretrained(folder / "adapter", state_dict=state)
+        model = model.merge_and_unload()
+        state = None
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.config.use_cache = True
+    model.generation_config = GenerationConfig(eos_token_id=codec.end, pad_token_id=codec.pad)
+    model.save_pretrained(folder, state_dict=state)
+    codec.tokenizer.save_pretrained(folder)
+
+
+def _template(model: PretrainedModel) -> str:
+    return Path(model.template).read_text("utf-8") if model.template else ""
+
+
+if __name__ == "__main__":
+    run_job(read_job(Path(sys.argv[1])), lambda *_: None)

@@ -1,0 +1,181 @@
+"""Pretrained models: TRL's SFT trainer with PEFT adapters, sampled without dropout."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle, islice
+from pathlib import Path
+
+from palio.broker.upstream import Upstream
+from palio.records import (
+    InputError,
+    MissingDependencyError,
+    PalioError,
+    to_json,
+)
+from palio.train.backend import Source
+from palio.train.backends.codec import PretrainedCodec
+from palio.train.backends.job import FILE, SAVED, TRAINER, SftJob, run_job, write_rows
+from palio.train.backends.weights import load_model, load_tokenizer
+from palio.train.batches import Example
+from palio.train.checkpoint import CHECKPOINT, seal
+from palio.train.recipe import PretrainedModel
+from palio.train.rows import rows_digest
+from palio.train.settings import SftSettings
+from palio.train.stage import Context, Report, StageResult, read_metrics
+
+
+class PretrainedBackend:
+    """`backend.Backend` over transformers.
+
+    Args:
+        model: where the weights come from, and the adapter.
+
+    Raises:
+        MissingDependencyError: trl, peft or accelerate is not installed.
+    """
+
+    def __init__(self, model: PretrainedModel) -> None:
+        try:
+            import accelerate  # type: ignore[import-untyped]  # noqa: F401
+            import peft  # noqa: F401
+            import trl  # noqa: F401
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"pretrained models need {error.name}", remedy="pip install 'palio[trl]'"
+            ) from error
+        self.model = model
+        self._codecs: dict[str, PretrainedCodec] = {}
+
+    def codec(self, start: Path | None, context: Context) -> PretrainedCodec:  # noqa: ARG002
+        """The chat text of a checkpoint."""
+        key = str(start)
+        if key not in self._codecs:
+            template = self.model.template
+            text = Path(template).read_text("utf-8") if template else ""
+            self._codecs[key] = PretrainedCodec(load_tokenizer(self.model, start), text)
+        return self._codecs[key]
+
+    def sft(
+        self,
+        sources: Sequence[Source],
+        settings: SftSettings,
+        start: Path | None,
+        out: Path,
+        context: Context,
+        report: Report,
+    ) -> StageResult:
+        """Train on examples, in this process or in those that `trl.launch` starts."""
+        rows = mixture(sources)
+        write_rows(out, [labelled(example) for example in rows])
+        job = SftJob(
+            stage=context.name,
+            folder=str(out),
+            model=self.model,
+            settings=settings.trl,
+            seed=context.seed,
+            longest=max(len(example.ids) for example in rows),
+            start=str(start) if start is not None else "",
+        )
+        (out / FILE).write_bytes(to_json(job))
+        shutil.rmtree(out / SAVED, ignore_errors=True)
+        if settings.trl.launch:
+            _launched(job, settings.trl.launch)
+        else:
+            try:
+                run_job(job, report)
+            except OSError as error:
+                raise disk_error(error, out) from error
+        return self._finish(job, sources, out, context)
+
+    def _finish(
+        self, job: SftJob, sources: Sequence[Source], out: Path, context: Context
+    ) -> StageResult:
+        metrics = read_metrics(out)
+        last = metrics[-1] if metrics else {}
+        counts = {source.name: len(source.examples) for source in sources}
+        counts["steps"] = int(last.get("step", 0))
+        codec = self.codec(Path(job.start) if job.start else None, context)
+        inputs = {
+            **context.inputs,
+            "template": codec.template_digest,
+            "rows": rows_digest(sources),
+        }
+        seal(
+            out / SAVED,
+            out / CHECKPOINT,
+            config=context.recipe.prefix(context.number),
+            inputs=inputs,
+            counts=counts,
+            seed=context.seed,
+        )
+        shutil.rmtree(out / TRAINER, ignore_errors=True)
+        measures = {"loss": float(last["loss"])} if "loss" in last else {}
+        return StageResult(checkpoint=out / CHECKPOINT, counts=counts, measures=measures)
+
+    @contextmanager
+    def serve(self, start: Path | None, context: Context) -> Iterator[Upstream]:
+        """The model by transformers, dropout off; on a GPU name a vLLM server in `sampling`."""
+        from palio.train.backends.served import Served
+        from palio.train.rl.sampler import TransformersSampler
+
+        model = load_model(self.model, start, context.seed)
+        model.eval()
+        codec = self.codec(start, context)
+        longest = min(
+            context.recipe.data.longest, int(getattr(model.config, "max_position_embeddings", 1e9))
+        )
+        with TransformersSampler(model, end=codec.end) as sampler:
+            yield Served(sampler, codec, name=context.recipe.name, longest=longest)
+
+
+def labelled(example: Example) -> tuple[list[int], list[int]]:
+    """Ids, and the same ids as labels where they are trained on, -100 elsewhere."""
+    wanted = {at + 1 for at in example.targets}
+    ids = list(example.ids)
+    return ids, [token if at in wanted else -100 for at, token in enumerate(ids)]
+
+
+def mixture(sources: Sequence[Source]) -> list[Example]:
+    """One epoch in which every source has its share and no row is missing; short ones repeat.
+
+    Raises:
+        InputError: nothing to train on.
+    """
+    sources = [source for source in sources if source.examples and source.weight > 0]
+    if not sources:
+        raise InputError("there is nothing to train on")
+    weight = sum(source.weight for source in sources)
+    total = max(len(source.examples) * weight / source.weight for source in sources)
+    parts = [
+        islice(cycle(source.examples), round(total * source.weight / weight)) for source in sources
+    ]
+    return [example for part in parts for example in part]
+
+
+def _launched(job: SftJob, launch: Sequence[str]) -> None:
+    """Run the job in processes of a launcher's."""
+    command = [*launch, "-m", "palio.train.backends.job", job.folder]
+    if launch[0] == "python":
+        command = [sys.executable, *command[1:]]
+    with (job.place / "launch.log").open("ab") as log:
+        code = subprocess.run(command, stdout=log, stderr=log, check=False).returncode  # noqa: S603
+    if code or not (job.place / SAVED / "config.json").exists():
+        raise PalioError(
+            f"the training processes ended with status {code}",
+            where=str(job.place / "launch.log"),
+            remedy="read the log; run the same again to go on from the last state",
+        )
+
+
+def disk_error(error: OSError, folder: Path) -> PalioError:
+    """What is said when a state or a checkpoint cannot be written."""
+    return PalioError(
+        f"a file cannot be written: {error.strerror or error}",
+        where=str(error.filename or folder),
+        remedy="make room on the disk and run the same again: the last state is kept",
+    )

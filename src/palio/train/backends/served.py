@@ -1,0 +1,63 @@
+"""A sampler behind chat completions: tokens in, tokens out, for any model that is not ours."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from palio.broker.upstream import RejectedError
+from palio.train.backends.codec import PretrainedCodec
+from palio.train.requests import read_request, response, with_token_ids
+from palio.train.rl.sampler import Decoding, Sampler
+from palio.train.text import parse_assistant
+from palio.train.transcript import Transcript
+
+MAX_TOKENS = 512
+
+
+class Served:
+    """Implements `Upstream` over a sampler; thread-safe.
+
+    Args:
+        longest: tokens of a conversation; a longer one is refused.
+    """
+
+    def __init__(
+        self, sampler: Sampler, codec: PretrainedCodec, *, name: str, longest: int
+    ) -> None:
+        self.name = name
+        self._sampler, self._codec, self._longest = sampler, codec, longest
+        self._transcript = Transcript(codec, codec.segments)
+        self._lock = threading.Lock()
+        self._count = 0
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names under which the model can be asked."""
+        return (self.name,)
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """One OpenAI chat completion; offered tools stand in the system turn.
+
+        Raises:
+            RejectedError: the request is malformed, or longer than `longest`.
+            UpstreamError: the sampler broke.
+        """
+        wish = read_request(body, MAX_TOKENS)
+        with self._lock:
+            ids = self._transcript.prompt(wish.messages, body.get("tools") or ())
+        room = self._longest - len(ids)
+        if room < 1:
+            raise RejectedError(f"the prompt has {len(ids)} tokens, more than {self._longest}")
+        decoding = Decoding(min(wish.max_tokens, room), wish.temperature, wish.top_p, wish.seed)
+        written = list(self._sampler.sample(ids, decoding).ids)
+        with self._lock:
+            self._count += 1
+            number = self._count
+            text = self._transcript.remember(ids, written)
+        message = parse_assistant(text, call_ids=f"call_{len(wish.messages)}")
+        ended = written[-1:] == [self._codec.end]
+        finish = ("tool_calls" if message.tool_calls else "stop") if ended else "length"
+        model = str(body.get("model") or self.name)
+        answer = response(model, number, message, finish, len(ids), len(written))
+        return with_token_ids(answer, ids, written) if body.get("return_token_ids") else answer

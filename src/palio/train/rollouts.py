@@ -1,0 +1,296 @@
+"""Training problems through the broker, k times each: scored, kept by token, never run twice."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+
+from palio.agents.spec import AgentSpec, policy_agent
+from palio.broker.limits import Limits
+from palio.broker.upstream import Upstream
+from palio.judging.outcome import OutcomeScorer
+from palio.records import (
+    FaultCode,
+    Problem,
+    Profile,
+    Record,
+    Trajectory,
+    UpstreamError,
+    digest,
+    from_json,
+    to_json,
+)
+from palio.rollout.problem import run_problem
+from palio.sandbox.inline import InlineDriver
+from palio.train.ground import Ground
+from palio.train.settings import Sampling
+from palio.train.tokenizer import Encoded
+
+FILE = "rollouts.jsonl"
+_DEAD = 16
+"""When this many rollouts in a row are unscored and none was ever scored, nobody answers."""
+
+
+class Turn(Record, frozen=True):
+    """One completion as token ids: what the model read and what it sampled."""
+
+    prompt: tuple[int, ...]
+    sampled: tuple[int, ...]
+
+
+class Rollout(Record, frozen=True):
+    """One scored rollout of a training problem.
+
+    Attributes:
+        reward: mean rule score in [0, 1].
+        success: under the profile that the stage asked for.
+        scored: False where infrastructure failed; such a rollout counts nowhere.
+        turns: token ids of every completion; () where the server does not tell them.
+    """
+
+    problem_id: str
+    kind: str
+    sample: int
+    reward: float
+    success: bool
+    scored: bool
+    trajectory: Trajectory
+    turns: tuple[Turn, ...] = ()
+
+    def encoded(self) -> Encoded | None:
+        """The whole rollout as the very ids that were read and sampled; None where they are no row.
+
+        A row needs every prompt to begin with the prompt and the sample before it. Where a server
+        cut the conversation or wrote it anew, training on one row would train on ids that the
+        model never saw.
+        """
+        ids: list[int] = []
+        trained: list[bool] = []
+        for turn in self.turns:
+            if list(turn.prompt[: len(ids)]) != ids:
+                return None
+            ids += turn.prompt[len(ids) :]
+            trained += [False] * (len(ids) - len(trained))
+            ids += turn.sampled
+            trained += [True] * len(turn.sampled)
+        return Encoded(ids, trained) if ids else None
+
+
+class Tape:
+    """One rollout's model: passes requests on and keeps the token ids of every answer."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self.turns: list[Turn] = []
+        self.whole = True
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """One completion; what the server says of tokens stays here."""
+        answer = self._upstream.complete({**body, "return_token_ids": True})
+        choices = answer.get("choices")
+        told = choices[0] if isinstance(choices, list) and choices else {}
+        prompt = answer.pop("prompt_token_ids", None) or told.pop("prompt_token_ids", None)
+        sampled = told.pop("token_ids", None)
+        if prompt and sampled:
+            self.turns.append(Turn(prompt=tuple(prompt), sampled=tuple(sampled)))
+        else:
+            self.whole = False
+        return answer
+
+
+class Collected(NamedTuple):
+    """All rollouts of a stage, and how many could not be scored."""
+
+    rollouts: list[Rollout]
+    unscored: int
+
+
+def collect(
+    ground: Ground,
+    upstream: Upstream,
+    sampling: Sampling,
+    folder: Path,
+    *,
+    name: str,
+    seed: int,
+    report: Callable[[float, str], None],
+) -> Collected:
+    """Roll out and score; what `folder` already holds is not run again.
+
+    Args:
+        ground: training problems.
+        upstream: who answers.
+        sampling: how many and how.
+        folder: holds `rollouts.jsonl`.
+        name: of the agent in the records.
+        seed: every rollout's own seed is derived from it, the problem and the sample's number.
+        report: (share done, note).
+
+    Raises:
+        UpstreamError: nobody answers.
+    """
+    problems = ground.evenly(sampling.problems, f"rollouts-{seed}")
+    agent = policy_agent(name, sampling.model or name, sampling=sampling.parameters())
+    runner = _Runner(ground, upstream, sampling, agent, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _Log(folder / FILE) as log:
+        jobs = [
+            (problem, sample)
+            for problem in problems
+            for sample in range(sampling.samples)
+            if (problem.problem_id, sample) not in log.done
+        ]
+        _run_all(jobs, runner, log, sampling.threads, report)
+    rollouts = read_rollouts(folder)
+    return Collected(rollouts, sum(not each.scored for each in rollouts))
+
+
+def read_rollouts(folder: Path) -> list[Rollout]:
+    """Every rollout of a stage, by problem and sample, whatever order they ended in.
+
+    One that could not be scored was run again when the stage went on: the last one counts.
+    """
+    with (folder / FILE).open("rb") as file:
+        rollouts = [from_json(line, Rollout, where=FILE) for line in file]
+    last = {(each.problem_id, each.sample): each for each in rollouts}
+    return [last[key] for key in sorted(last)]
+
+
+def rollout_seed(base: int, problem_id: str, sample: int) -> int:
+    """A digest, so that neither order nor subset of problems changes it."""
+    return int(digest([base, problem_id, sample])[7:15], 16) & 0x7FFFFFFF
+
+
+class _Runner:
+    def __init__(
+        self, ground: Ground, upstream: Upstream, sampling: Sampling, agent: AgentSpec, seed: int
+    ) -> None:
+        self._ground, self._upstream, self._agent, self._seed = ground, upstream, agent, seed
+        self._profile: Profile = sampling.profile
+        self._limits = Limits(seconds=sampling.seconds)
+        self._driver = InlineDriver()
+        self._scorers: dict[str, OutcomeScorer] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, problem: Problem, sample: int) -> Rollout:
+        tape = Tape(self._upstream)
+        record = run_problem(
+            self._agent,
+            problem,
+            self._ground.worlds[problem.catalogue],
+            driver=self._driver,
+            upstream=tape,
+            limits=self._limits,
+            seed=rollout_seed(self._seed, problem.problem_id, sample),
+        )
+        verdict = self._scorer(problem.catalogue).verdict(problem, record, self._profile)
+        scored = verdict.status == "scored"
+        return Rollout(
+            problem_id=problem.problem_id,
+            kind=problem.kind,
+            sample=sample,
+            reward=float(verdict.scores.get("rule", 0.0)) if scored else 0.0,
+            success=verdict.success and scored,
+            scored=scored,
+            trajectory=record,
+            turns=tuple(tape.turns) if tape.whole else (),
+        )
+
+    def _scorer(self, catalogue: str) -> OutcomeScorer:
+        with self._lock:
+            if catalogue not in self._scorers:
+                products = self._ground.worlds[catalogue].catalogue.products
+                self._scorers[catalogue] = OutcomeScorer(products, self._ground.encoder)
+            return self._scorers[catalogue]
+
+
+class _Log:
+    """Append-only; a line torn by a kill is cut off when the log is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.done: set[tuple[str, int]] = set()
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> _Log:
+        whole = 0
+        if self._path.exists():
+            for line in self._whole_lines():
+                head = msgspec.json.decode(line, type=_Head)
+                if head.scored:
+                    self.done.add((head.problem_id, head.sample))
+                whole += len(line)
+            with self._path.open("r+b") as file:
+                file.truncate(whole)
+        self._file = self._path.open("ab")
+        return self
+
+    def _whole_lines(self) -> Iterator[bytes]:
+        with self._path.open("rb") as file:
+            yield from (line for line in file if line.endswith(b"\n"))
+
+    def __exit__(self, *_: object) -> None:
+        assert self._file is not None, "opened by __enter__"
+        self._file.close()
+
+    def append(self, rollout: Rollout) -> None:
+        """It is on the operating system's side when this returns."""
+        assert self._file is not None, "opened by __enter__"
+        self._file.write(to_json(rollout) + b"\n")
+        self._file.flush()
+
+
+class _Head(Record, frozen=True):
+    problem_id: str
+    sample: int
+    scored: bool
+
+
+def _run_all(
+    jobs: Sequence[tuple[Problem, int]],
+    runner: _Runner,
+    log: _Log,
+    threads: int,
+    report: Callable[[float, str], None],
+) -> None:
+    """Each rollout is in the log before the next one counts; an error stops the pool."""
+    waiting = deque(jobs)
+    running: set[Future[Rollout]] = set()
+    done = successes = unscored = 0
+    with ThreadPoolExecutor(threads, thread_name_prefix="rollout") as pool:
+        try:
+            while waiting or running:
+                while waiting and len(running) < 2 * threads:
+                    running.add(pool.submit(runner, *waiting.popleft()))
+                ended, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    rollout = future.result()
+                    unscored += not rollout.scored
+                    _someone_answers(rollout, done, unscored)
+                    log.append(rollout)
+                    done += 1
+                    successes += rollout.success
+                    report(done / len(jobs), f"{done:,} rollouts, {successes:,} successes")
+        except BaseException:
+            waiting.clear()
+            for future in running:
+                future.cancel()
+            raise
+
+
+def _someone_answers(rollout: Rollout, done: int, unscored: int) -> None:
+    if unscored <= done or unscored < _DEAD:
+        return
+    fault = rollout.trajectory.fault
+    raise UpstreamError(
+        f"the first {unscored} rollouts could not be scored",
+        code=fault.code if fault else FaultCode.upstream_unreachable,
+        where=fault.what if fault else "",
+        remedy="start the model's server, or correct its address in the recipe",
+    )

@@ -1,0 +1,132 @@
+"""Which rollouts become rows: successes only, no two alike, at most so many a problem."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from palio.records import InputError
+from palio.train.backend import Codec, Source, Talk
+from palio.train.batches import Example
+from palio.train.rollouts import Rollout
+from palio.train.stage import Context
+from palio.train.stages.examples import examples_of
+from palio.train.tokenizer import Encoded
+
+CORPUS, ROLLOUTS = "trajectories", "rollouts"
+
+
+class Kept(NamedTuple):
+    """Rollouts that are trained on, as token ids and masks.
+
+    Attributes:
+        rows: (rollout, example), in the order of the rollouts.
+        counts: reason -> rollouts that were not kept.
+        redrawn: rows whose text, tokenised again, would not have been the ids that were sampled.
+    """
+
+    rows: list[tuple[Rollout, Example]]
+    counts: dict[str, int]
+    redrawn: int
+
+
+def keep(
+    rollouts: Sequence[Rollout],
+    codec: Codec,
+    *,
+    least: float,
+    cap: int,
+    longest: int,
+    sampled: bool,
+) -> Kept:
+    """Choose rows.
+
+    Args:
+        rollouts: in a fixed order.
+        codec: the student's.
+        least: reward that a rollout needs; at 1 the profile's strict success decides.
+        cap: rows a problem; 0: all that differ.
+        longest: tokens of a row.
+        sampled: whether the rows are the student's own samples: then their ids are used as they
+            were sampled, and nothing is tokenised again.
+    """
+    counts: Counter[str] = Counter()
+    rows: list[tuple[Rollout, Example]] = []
+    seen: set[tuple[int, ...]] = set()
+    held: defaultdict[str, int] = defaultdict(int)
+    redrawn = 0
+    for rollout in rollouts:
+        reason = _refused(rollout, least)
+        again = None if reason else encode(rollout, codec)
+        encoded = rollout.encoded() if sampled and not reason else again
+        example = Example.of(encoded, longest) if encoded is not None else None
+        if not reason and example is None:
+            reason = "no prefix" if encoded is None else "too long"
+        elif example is not None and example.ids in seen:
+            reason = "duplicate"
+        elif example is not None and cap and held[rollout.problem_id] >= cap:
+            reason = "over the cap"
+        if reason or example is None:
+            counts[reason] += 1
+            continue
+        seen.add(example.ids)
+        held[rollout.problem_id] += 1
+        redrawn += again is not None and encoded is not None and again.ids != encoded.ids
+        rows.append((rollout, example))
+    return Kept(rows, dict(sorted(counts.items())), redrawn)
+
+
+def _refused(rollout: Rollout, least: float) -> str:
+    if not rollout.scored:
+        return "unscored"
+    good = rollout.success if least >= 1.0 else rollout.reward >= least
+    return "" if good else "no success"
+
+
+def encode(rollout: Rollout, codec: Codec) -> Encoded:
+    """The rollout's text as the codec's ids."""
+    record = rollout.trajectory
+    return codec.encode_talks([Talk(record.messages, record.tools)])[0]
+
+
+def by_reward(kept: Kept, share: float) -> list[Source]:
+    """Sources in which a rollout is drawn in proportion to its reward; together `share`."""
+    groups: defaultdict[float, list[Example]] = defaultdict(list)
+    for rollout, example in kept.rows:
+        reward = 1.0 if rollout.success else round(rollout.reward, 2)
+        groups[reward].append(example)
+    total = sum(reward * len(found) for reward, found in groups.items())
+    return [
+        Source(ROLLOUTS if reward == 1.0 else f"{ROLLOUTS}-{reward:g}", groups[reward], weight)
+        for reward in sorted(groups, reverse=True)
+        if (weight := share * reward * len(groups[reward]) / total) > 0
+    ]
+
+
+def by_bucket(kept: Kept, share: float, buckets: Mapping[str, int]) -> list[Source]:
+    """One source in which each row stands as often as its kind's bucket says; default once."""
+    examples = [
+        example for rollout, example in kept.rows for _ in range(buckets.get(rollout.kind, 1))
+    ]
+    return [Source(ROLLOUTS, examples, share)] if examples else []
+
+
+def mixed(
+    rows: Sequence[Source], mix: float, context: Context, previous: Path | None
+) -> list[Source]:
+    """The rows beside the corpus, which is `mix` of every batch.
+
+    Raises:
+        InputError: there is neither a row nor a corpus to train on.
+    """
+    sources = [*rows]
+    if mix > 0:
+        sources.append(Source(CORPUS, examples_of(context.rows, context, previous), mix))
+    if not rows:
+        raise InputError(
+            f"stage {context.name!r}: no rollout was a success",
+            remedy="roll out more problems or samples, or train the stage before it longer",
+        )
+    return sources

@@ -1,0 +1,119 @@
+"""Stage 2: the model's own successes, sampled on training problems, beside the corpus."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from palio.broker.upstream import HttpUpstream, Upstream
+from palio.records import ConfigError
+from palio.train.ground import Ground
+from palio.train.rollouts import Collected, collect
+from palio.train.settings import Sampling, SftSettings, small_training
+from palio.train.stage import Context, Kind, Report, StageResult
+from palio.train.stages.kept import Kept, by_reward, keep, mixed
+
+_ROLLED = 0.5
+"""Share of the stage's progress that is the rollouts."""
+
+
+class RejectionSettings(SftSettings, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
+    """Sampling, filtering and training; the defaults are the paper's.
+
+    Attributes:
+        sampling: k rollouts a training problem.
+        mix: share of every batch that is the SFT corpus.
+        least: reward that a rollout needs. 1: strict success under `sampling.profile`. Below 1,
+            rollouts are drawn in proportion to their reward.
+        cap: rows a problem, all different; 0: all.
+    """
+
+    sampling: Sampling = Sampling()
+    mix: float = 0.5
+    least: float = 1.0
+    cap: int = 4
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mix < 1 or not 0 < self.least <= 1 or self.cap < 0:
+            raise ConfigError("mix must be in [0, 1), least in (0, 1], cap at least 0")
+
+
+def run_rejection(
+    settings: RejectionSettings, context: Context, previous: Path | None, out: Path, report: Report
+) -> StageResult:
+    """Roll out, keep the successes, train on them and the corpus."""
+    found = roll_out(settings.sampling, context, previous, out, report)
+    kept = keep(
+        found.rollouts,
+        context.backend.codec(previous, context),
+        least=0.0 if context.recipe.dry else settings.least,
+        cap=settings.cap,
+        longest=context.recipe.data.longest,
+        sampled=True,
+    )
+    sources = mixed(by_reward(kept, 1.0 - settings.mix), settings.mix, context, previous)
+    after = lambda share, note: report(_ROLLED + (1 - _ROLLED) * share, note)  # noqa: E731
+    made = context.backend.sft(sources, settings, previous, out, context, after)
+    return told(made, found, kept)
+
+
+def roll_out(
+    sampling: Sampling, context: Context, previous: Path | None, out: Path, report: Report
+) -> Collected:
+    """Rollouts of the previous checkpoint, by our engine or by the server that is named."""
+    with ExitStack() as open_now:
+        upstream: Upstream
+        if sampling.base_url:
+            upstream = open_now.enter_context(HttpUpstream(sampling.base_url, context.teacher_key))
+        else:
+            upstream = open_now.enter_context(context.backend.serve(previous, context))
+        return collect(
+            ground_of(context),
+            upstream,
+            sampling,
+            out,
+            name=f"{context.recipe.name}-{context.name}",
+            seed=context.seed,
+            report=lambda share, note: report(_ROLLED * share, note),
+        )
+
+
+def ground_of(context: Context) -> Ground:
+    """The training problems; a run without them was refused before its first stage."""
+    assert context.ground is not None, "checked by run.train"
+    return context.ground
+
+
+def told(made: StageResult, found: Collected, kept: Kept) -> StageResult:
+    """The result with what was rolled out and kept."""
+    rolled = len(found.rollouts)
+    scored = max(1, rolled - found.unscored)
+    counts = {
+        "rolled out": rolled,
+        "kept": len(kept.rows),
+        "problems kept": len({rollout.problem_id for rollout, _ in kept.rows}),
+        **{f"rejected:{reason}": n for reason, n in kept.counts.items()},
+        "redrawn": kept.redrawn,
+    }
+    measures = {
+        "success": sum(each.success for each in found.rollouts) / scored,
+        "reward": sum(each.reward for each in found.rollouts) / scored,
+    }
+    return msgspec.structs.replace(
+        made, counts={**counts, **made.counts}, measures={**made.measures, **measures}
+    )
+
+
+def shrink(settings: RejectionSettings) -> RejectionSettings:
+    """Two rollouts; in a dry run any reward is kept, or untrained weights would keep nothing."""
+    small = msgspec.structs.replace(
+        settings.sampling, problems=1, samples=2, max_tokens=24, base_url="", threads=2
+    )
+    made = small_training(settings)
+    assert isinstance(made, RejectionSettings)
+    return msgspec.structs.replace(made, sampling=small)
+
+
+REJECTION = Kind(settings=RejectionSettings, run=run_rejection, shrink=shrink, ground=True)
