@@ -1,0 +1,1 @@
+"""KTO: training on single rollouts that were right or wrong, without pairs."""

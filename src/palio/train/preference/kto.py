@@ -1,0 +1,190 @@
+"""KTO on the policy's own rollouts: strict success or not, no pairs, beta 0.02."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+from transformers import PrinterCallback
+from trl.trainer.kto_config import KTOConfig
+
+from palio.records import ConfigError, InputError
+from palio.train.checkpoint import CHECKPOINT
+from palio.train.preference.labels import (
+    Labelled,
+    class_weights,
+    mixed_order,
+    sample_labels,
+    summary,
+    usable,
+)
+from palio.train.preference.trainer import MaskedCollator, MaskedKtoTrainer, kto_dataset
+from palio.train.rl.hooks import (
+    MetricsFile,
+    last_measures,
+    last_state,
+    small_trl,
+    trl_fields,
+)
+from palio.train.rl.opening import open_policy
+from palio.train.rl.policy import Policy
+from palio.train.rl.rollouts import Play, WorldRoller
+from palio.train.settings import Sampling, TrlSettings
+from palio.train.stage import Context, Kind, Report, StageResult, StageSettings
+
+_SAMPLING = 0.5
+"""Share of the stage that sampling takes in its progress."""
+
+
+class KtoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
+    """KTO.
+
+    Attributes:
+        sampling: how training problems are rolled out; `base_url` has no meaning here.
+        beta: weight of the distance to the start; the paper's 0.02 (0.01 for 2 epochs fell).
+        longest: tokens of a rollout; longer ones are left out and counted.
+        trl: `per_device_train_batch_size` of at least 2 holds both labels.
+    """
+
+    sampling: Sampling = Sampling(temperature=1.0, top_p=1.0, max_tokens=160)
+    beta: float = 0.02
+    longest: int = 1200
+    trl: TrlSettings = TrlSettings(
+        learning_rate=2e-5, per_device_train_batch_size=16, gradient_accumulation_steps=2
+    )
+
+    def __post_init__(self) -> None:
+        if self.beta <= 0:
+            raise ConfigError("beta must be above 0")
+        if self.trl.per_device_train_batch_size < 2:
+            raise ConfigError("a batch needs at least 2 rows, one of each label")
+        if self.sampling.temperature == 0 and self.sampling.samples > 1:
+            raise ConfigError("greedy samples of a problem are copies: set a temperature above 0")
+
+    def play(self) -> Play:
+        """How rollouts are made."""
+        shared = ("temperature", "top_p", "profile", "threads", "seconds")
+        chosen = {name: getattr(self.sampling, name) for name in shared}
+        return Play(**chosen, max_tokens=self.sampling.max_tokens or 1024, longest=self.longest)
+
+
+def kto_arguments(
+    settings: KtoSettings, out: Path, seed: int, weights: tuple[float, float]
+) -> KTOConfig:
+    """TRL's arguments."""
+    return KTOConfig(
+        **trl_fields(settings.trl, out, seed),
+        loss_type="kto",
+        beta=settings.beta,
+        desirable_weight=weights[0],
+        undesirable_weight=weights[1],
+        max_length=None,
+        disable_dropout=True,
+    )
+
+
+def train_kto(
+    policy: Policy,
+    rows: Sequence[Labelled],
+    settings: KtoSettings,
+    out: Path,
+    *,
+    seed: int,
+    report: Report,
+    threads: int = 1,
+) -> MaskedKtoTrainer:
+    """Train a policy in place on labelled rollouts; goes on from the newest state in `out`.
+
+    Args:
+        policy: the model at the stage's start; it is also the reference.
+        rows: labelled rollouts; those that are unscored or too long are left out.
+        settings: all choices.
+        out: the stage's folder.
+        seed: of trainer and order.
+        report: progress.
+        threads: of torch.
+
+    Raises:
+        InputError: all rollouts have the same label, or too few are left for one batch.
+    """
+    torch.set_num_threads(threads)
+    batch = settings.trl.per_device_train_batch_size
+    kept = usable(rows, settings.longest)
+    order = mixed_order([bool(row.label) for row in kept], batch, seed)
+    chosen = [kept[at] for at in order]
+    right = sum(bool(row.label) for row in chosen)
+    weights = class_weights(right, len(chosen) - right)
+    trainer = MaskedKtoTrainer(
+        model=policy.model,
+        ref_model=None if hasattr(policy.model, "peft_config") else policy.copy(),
+        args=kto_arguments(settings, out, seed, weights),
+        data_collator=MaskedCollator(pad_token_id=policy.codec.pad),
+        train_dataset=kto_dataset(chosen, batch),
+        processing_class=policy.tokenizer,
+        callbacks=[MetricsFile(out, report)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=last_state(out))
+    return trainer
+
+
+def run_kto(
+    settings: KtoSettings, context: Context, previous: Path | None, out: Path, report: Report
+) -> StageResult:
+    """The stage of a recipe: sample, label, train.
+
+    Raises:
+        InputError: there is no checkpoint to start from, no training problems, or one label only.
+        IntegrityError: the loss is not a number.
+    """
+    if previous is None:
+        raise InputError("KTO starts from a checkpoint", remedy="put an sft stage first")
+    if context.ground is None:
+        raise InputError(
+            "rollouts need training problems and their catalogues",
+            remedy="name them with --suite and --catalogue",
+        )
+    policy = open_policy(context, previous)
+    problems = context.ground.evenly(settings.sampling.problems, f"kto-{context.seed}")
+    roller = WorldRoller(problems, context.ground, policy.codec, settings.play())
+    with policy.sampler(None) as sampler:
+        rows = sample_labels(
+            roller,
+            sampler,
+            out,
+            samples=settings.sampling.samples,
+            seed=context.seed,
+            progress=lambda share: report(_SAMPLING * share, "rollouts"),
+        )
+    trainer = train_kto(
+        policy,
+        rows,
+        settings,
+        out,
+        seed=context.seed,
+        report=lambda share, note: report(_SAMPLING + (1 - _SAMPLING) * share, note),
+        threads=context.threads,
+    )
+    counts = {**summary(rows), "steps": trainer.state.global_step}
+    counts["trained_on"] = len(trainer.train_dataset)
+    folder = out / CHECKPOINT
+    policy.save(
+        folder,
+        config=context.recipe.prefix(context.number),
+        inputs=context.inputs,
+        counts=counts,
+        seed=context.seed,
+    )
+    return StageResult(checkpoint=folder, counts=counts, measures=last_measures(out))
+
+
+def shrink(settings: KtoSettings) -> KtoSettings:
+    """One batch of two problems' rollouts."""
+    sampling = msgspec.structs.replace(settings.sampling, problems=2, samples=2, max_tokens=24)
+    trl = small_trl(settings.trl)
+    return msgspec.structs.replace(settings, sampling=sampling, trl=trl)
+
+
+KTO = Kind(settings=KtoSettings, run=run_kto, shrink=shrink, ground=True)

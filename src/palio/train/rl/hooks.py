@@ -1,0 +1,169 @@
+"""What every stage on TRL shares: arguments fit for CPU, a metrics file, resume, and progress."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+from palio.records import IntegrityError
+from palio.train.settings import TrlSettings
+from palio.train.stage import METRICS, Report, append_metrics, read_metrics
+
+STATES = "states"
+"""Subfolder of a stage with TRL's own checkpoints, which a killed run goes on from."""
+
+
+def trl_fields(
+    trl: TrlSettings, out: Path, seed: int, *, cuda: bool | None = None
+) -> dict[str, Any]:
+    """Fields of any of TRL's configuration classes.
+
+    TRL's defaults are a GPU's (bf16, gradient checkpointing); here they are off unless asked for.
+
+    Args:
+        trl: the recipe's settings.
+        out: the stage's folder.
+        seed: of the trainer.
+        cuda: whether there is a GPU; None: look.
+    """
+    on_gpu = torch.cuda.is_available() if cuda is None else cuda
+    fields: dict[str, Any] = {
+        "output_dir": str(out / STATES),
+        "use_liger_kernel": trl.use_liger_kernel,
+        "seed": seed,
+        "data_seed": seed,
+        "num_train_epochs": trl.num_train_epochs,
+        "max_steps": trl.max_steps,
+        "learning_rate": trl.learning_rate,
+        "lr_scheduler_type": trl.lr_scheduler_type,
+        "warmup_steps": trl.warmup_ratio,  # transformers 5: below 1 it is a share
+        "per_device_train_batch_size": trl.per_device_train_batch_size,
+        "gradient_accumulation_steps": trl.gradient_accumulation_steps,
+        "weight_decay": trl.weight_decay,
+        "max_grad_norm": trl.max_grad_norm,
+        "bf16": trl.bf16,
+        "gradient_checkpointing": trl.gradient_checkpointing,
+        "use_cpu": not on_gpu,
+        "logging_steps": trl.logging_steps,
+        "logging_first_step": True,
+        "logging_nan_inf_filter": False,
+        "save_steps": trl.save_steps,
+        "save_total_limit": 2,
+        "report_to": list(trl.report_to),
+        "disable_tqdm": True,
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": on_gpu,
+        "average_tokens_across_devices": False,
+    }
+    if trl.deepspeed:
+        fields["deepspeed"] = trl.deepspeed
+    return {**fields, **trl.extra}
+
+
+class MetricsFile(TrainerCallback):  # type: ignore[misc]
+    """Appends what the trainer logs to the stage's `metrics.jsonl`; a loss that is NaN stops it.
+
+    Args:
+        out: the stage's folder.
+        report: progress of the stage.
+    """
+
+    def __init__(self, out: Path, report: Report) -> None:
+        self._out, self._report = out, report
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Drop lines beyond the state that the run goes on from."""
+        del args, control
+        if not state.is_world_process_zero:
+            return
+        kept = [row for row in read_metrics(self._out) if row.get("step", 0) <= state.global_step]
+        (self._out / METRICS).unlink(missing_ok=True)
+        for row in kept:
+            append_metrics(self._out, row)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """One line a step."""
+        del args, control
+        found = {name: value for name, value in (logs or {}).items() if value is not None}
+        bad = [n for n in ("loss", "grad_norm") if not math.isfinite(float(found.get(n, 0.0)))]
+        if bad:
+            raise IntegrityError(
+                f"{bad[0]} is not a number at step {state.global_step}",
+                where=str(self._out),
+                remedy="lower the learning rate; the last saved state is still good",
+            )
+        if not state.is_world_process_zero or "train_runtime" in found:
+            return
+        row = {n: round(v, 6) if isinstance(v, float) else v for n, v in found.items()}
+        append_metrics(self._out, {"step": state.global_step, **row})
+        shown = [f"{n} {row[n]:.3g}" for n in ("loss", "reward", "step_reward") if n in row]
+        self._report(min(1.0, state.global_step / max(1, state.max_steps)), ", ".join(shown))
+
+
+def last_state(out: Path) -> str | None:
+    """The newest complete state of a stage's trainer; None: start from the beginning."""
+    folder = out / STATES
+    found = get_last_checkpoint(str(folder)) if folder.is_dir() else None
+    while found is not None and not _complete(Path(found)):
+        newest = Path(found)
+        newest.rename(newest.with_name(f"broken-{newest.name}"))
+        found = get_last_checkpoint(str(folder))
+    return found
+
+
+def _complete(folder: Path) -> bool:
+    """`trainer_state.json` is what transformers writes last."""
+    try:
+        json.loads((folder / "trainer_state.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    return any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+
+
+def last_measures(out: Path, steps: int = 10) -> dict[str, float]:
+    """Means of the last steps' measurements."""
+    rows = read_metrics(out)[-steps:]
+    names = sorted({name for row in rows for name in row if _is_shown(name)})
+    means = {}
+    for name in names:
+        found = [float(row[name]) for row in rows if name in row]
+        means[name] = round(sum(found) / len(found), 5)
+    return means
+
+
+def _is_shown(name: str) -> bool:
+    heads = ("reward", "success", "step_reward", "groups/", "calls/", "audit/", "kl_to_start")
+    return name.startswith((*heads, "sampling/logp_gap")) and not name.startswith("rewards/")
+
+
+def small_trl(trl: TrlSettings) -> TrlSettings:
+    """Arguments of a dry run: two updates of four rows."""
+    return msgspec.structs.replace(
+        trl,
+        max_steps=2,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        save_steps=1,
+        report_to=(),
+        bf16=False,
+        gradient_checkpointing=False,
+        deepspeed="",
+        launch=(),
+    )

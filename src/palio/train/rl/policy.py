@@ -1,0 +1,183 @@
+"""The model that a stage trains, and how its current weights are sampled and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from palio.train.backend import Codec
+from palio.train.backends.loop import ChatCodec
+from palio.train.checkpoint import load_checkpoint, save_checkpoint
+from palio.train.engine import Engine
+from palio.train.model import Qwen3
+from palio.train.rl.sampler import (
+    CompletionsSampler,
+    EngineSampler,
+    Sampler,
+    TransformersSampler,
+)
+from palio.train.tokenizer import ChatTokenizer
+
+_PREFIX = "base_model.model."
+
+
+class Policy(Protocol):
+    """A model in training.
+
+    Attributes:
+        model: of `transformers`, perhaps with an adapter; trained in place.
+        tokenizer: of `transformers`, for the trainer.
+        codec: palio's, for conversations.
+    """
+
+    model: Any
+    tokenizer: Any
+    codec: Codec
+
+    def sampler(self, trainer: Any) -> AbstractContextManager[Sampler]:
+        """Samples with the current weights while the context is open, dropout off.
+
+        Args:
+            trainer: TRL's trainer, None outside of one.
+        """
+
+    def copy(self) -> nn.Module:
+        """The weights as they stand now, frozen, as a model of its own."""
+
+    def save(self, folder: Path, **manifest: Any) -> None:
+        """Write a complete checkpoint; `checkpoint.save_checkpoint` lists the manifest's parts."""
+
+
+class OwnPolicy:
+    """A Qwen3 of ours: trained as transformers' Qwen3, sampled by our engine.
+
+    Args:
+        checkpoint: folder of a palio checkpoint.
+        slots: conversations that the engine keeps ready.
+        threads: of the engine's worker.
+    """
+
+    def __init__(self, checkpoint: Path, *, slots: int = 64, threads: int = 1) -> None:
+        loaded = load_checkpoint(checkpoint)
+        self._config = loaded.model.config
+        self._own: ChatTokenizer = loaded.tokenizer
+        self._folder, self._slots, self._threads = checkpoint, slots, threads
+        self.model: Any = read_model(checkpoint)
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint)
+        self.codec: Codec = ChatCodec(loaded.tokenizer)
+
+    def own_model(self) -> Qwen3:
+        """The current weights, adapter merged, in our own architecture."""
+        model = Qwen3(self._config)
+        weights = merged_weights(self.model)
+        weights.pop("lm_head.weight", None)
+        model.load_state_dict({name: value.float().cpu() for name, value in weights.items()})
+        return model
+
+    @contextmanager
+    def sampler(self, trainer: Any) -> Iterator[Sampler]:
+        """See `Policy`."""
+        del trainer
+        made = Engine.of(self.own_model(), self._own, slots=self._slots, threads=self._threads)
+        with made as engine:
+            yield EngineSampler(engine)
+
+    def copy(self) -> nn.Module:
+        """See `Policy`."""
+        fresh: nn.Module = read_model(self._folder)
+        weights = merged_weights(self.model)
+        fresh.load_state_dict(weights)
+        return fresh.requires_grad_(False).eval()
+
+    def save(self, folder: Path, **manifest: Any) -> None:
+        """See `Policy`."""
+        save_checkpoint(folder, self.own_model(), self._own, **manifest)
+
+
+class ServedPolicy:
+    """Any policy, sampled by a vLLM server that TRL keeps in step with the trainer.
+
+    Args:
+        inner: the policy that is trained.
+        url: the server's address.
+        model: its name there.
+        key: bearer token, "" for none.
+    """
+
+    def __init__(self, inner: Policy, url: str, model: str, *, key: str = "") -> None:
+        self._inner, self._url, self._model, self._key = inner, url, model, key
+        self.model, self.tokenizer, self.codec = inner.model, inner.tokenizer, inner.codec
+        self.copy: Callable[[], nn.Module] = inner.copy
+        self.save: Callable[..., None] = inner.save
+
+    @contextmanager
+    def sampler(self, trainer: Any) -> Iterator[Sampler]:
+        """See `Policy`; TRL has pushed the weights before it asks for rollouts (`use_vllm`)."""
+        del trainer
+        yield CompletionsSampler(self._url, self._model, key=self._key)
+
+
+class TransformersPolicy:
+    """Any causal language model, sampled in place.
+
+    Args:
+        model: of `transformers`, perhaps with an adapter.
+        tokenizer: its own.
+        codec: conversations to ids and back.
+        write: saves weights to a folder with the manifest's parts.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any, codec: Codec, write: Callable[..., None]
+    ) -> None:
+        self.model, self.tokenizer, self.codec, self.save = model, tokenizer, codec, write
+
+    @contextmanager
+    def sampler(self, trainer: Any) -> Iterator[Sampler]:
+        """See `Policy`."""
+        del trainer
+        with TransformersSampler(self.model, end=self.codec.end) as sampler:
+            yield sampler
+
+    def copy(self) -> nn.Module:
+        """See `Policy`."""
+        config = self.model.config
+        fresh: nn.Module = AutoModelForCausalLM.from_config(config)
+        fresh.load_state_dict(merged_weights(self.model))
+        return fresh.requires_grad_(False).eval()
+
+
+def read_model(folder: Path) -> Any:
+    """A checkpoint of ours as transformers' Qwen3, fp32."""
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
+    )
+
+
+@torch.no_grad()
+def merged_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The state of a model with its adapter's update added in; the model itself is not touched.
+
+    Merging in place and back leaves rounding errors behind in each of thousands of steps.
+    """
+    state: Mapping[str, Tensor] = model.state_dict()
+    if not hasattr(model, "peft_config"):
+        return {name: value.detach() for name, value in state.items()}
+    updates: dict[str, Tensor] = {}
+    for name, part in model.named_modules():
+        if hasattr(part, "get_delta_weight") and hasattr(part, "base_layer"):
+            deltas = [part.get_delta_weight(adapter) for adapter in part.active_adapters]
+            updates[f"{name}.base_layer.weight"] = torch.stack(list(deltas)).sum(0)
+    out: dict[str, Tensor] = {}
+    for name, value in state.items():
+        if "lora_" in name:
+            continue
+        total = value.detach() + updates[name] if name in updates else value.detach()
+        out[name.removeprefix(_PREFIX).replace(".base_layer.", ".")] = total
+    return out

@@ -1,0 +1,265 @@
+"""Rollouts of a policy in the world: the race's harness, broker and scorer, kept as tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import msgspec
+
+from palio.agents.spec import policy_agent
+from palio.broker.limits import Limits
+from palio.judging.outcome import OutcomeScorer
+from palio.records import Message, Problem, Profile, Tool, Trajectory, UpstreamError, digest
+from palio.rollout.problem import run_problem
+from palio.sandbox.inline import InlineDriver
+from palio.train.backend import Codec, Talk
+from palio.train.ground import Ground
+from palio.train.rl.audit import Audit, audit_of
+from palio.train.rl.rewards import (
+    TeacherPolicy,
+    on_policy_credits,
+    outcome_reward,
+    prefix_reward,
+)
+from palio.train.rl.sampler import Decoding, Sampler
+from palio.train.rl.tokens import PROBE, Span, TokenLog
+from palio.train.text import END, parse_assistant
+from palio.world.tools import Toolbox
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One rollout as a trainer needs it.
+
+    Attributes:
+        key: the problem, or the teacher's step; rollouts of one key are a group.
+        prompt: ids up to the opening of the first turn.
+        completion: all ids after it.
+        mask: which of these the model sampled.
+        logprobs: of these at sampling time; 0 for the others.
+        spans: places of each turn's sampled tokens in `completion`.
+        outcome: reward of the whole; None: unscored.
+        credits: reward of each turn in [0, 1]; None: no teacher was asked, or it did not answer.
+        success: strict success.
+        audit: counts; None in prefix mode, where nothing is carried out.
+        trajectory: the record; None in prefix mode.
+    """
+
+    key: str
+    prompt: list[int]
+    completion: list[int]
+    mask: list[bool]
+    logprobs: list[float]
+    spans: tuple[Span, ...]
+    outcome: float | None
+    credits: tuple[float, ...] | None
+    success: bool
+    audit: Audit | None = None
+    trajectory: Trajectory | None = None
+
+
+class Roller(Protocol):
+    """Makes rollouts; what they are of is its own business."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key that can be rolled out."""
+
+    def roll(self, keys: Sequence[str], seeds: Sequence[int], sampler: Sampler) -> list[Rollout]:
+        """One rollout for each key and seed, in order."""
+
+
+class Play(msgspec.Struct, frozen=True, kw_only=True):
+    """How rollouts are made.
+
+    Attributes:
+        max_tokens: of one turn.
+        longest: tokens of a conversation; a rollout that needs more ends there.
+        profile: whose strict success is the outcome.
+        brevity: see `rewards.outcome_reward`.
+        threads: rollouts in flight; results do not depend on it with our engine.
+        seconds: wall clock of a rollout.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int = 160
+    longest: int = 1200
+    profile: Profile = "strict"
+    brevity: float = 0.0
+    threads: int = 64
+    seconds: float = 300.0
+
+
+class WorldRoller:
+    """Whole rollouts through the broker.
+
+    Args:
+        problems: what is asked.
+        ground: worlds and scorer's encoder.
+        codec: the policy's tokens.
+        teacher: asked for credits on the student's own history; None: outcome only.
+    """
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        ground: Ground,
+        codec: Codec,
+        play: Play,
+        teacher: TeacherPolicy | None = None,
+    ) -> None:
+        self._problems = {problem.problem_id: problem for problem in problems}
+        self._ground, self._codec, self._play, self._teacher = ground, codec, play, teacher
+        self._driver = InlineDriver()
+        sampling = {"temperature": play.temperature, "top_p": play.top_p}
+        self._agent = policy_agent("student", "student", sampling=sampling)
+        self._scorers: dict[str, OutcomeScorer] = {}
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Problem ids."""
+        return tuple(self._problems)
+
+    def roll(self, keys: Sequence[str], seeds: Sequence[int], sampler: Sampler) -> list[Rollout]:
+        """See `Roller`."""
+        for name in {self._problems[key].catalogue for key in keys} - self._scorers.keys():
+            products = self._ground.worlds[name].catalogue.products
+            self._scorers[name] = OutcomeScorer(products, self._ground.encoder)
+        with ThreadPoolExecutor(self._play.threads, thread_name_prefix="rollout") as pool:
+            return list(pool.map(lambda key, seed: self._one(key, seed, sampler), keys, seeds))
+
+    def _one(self, key: str, seed: int, sampler: Sampler) -> Rollout:
+        problem, play = self._problems[key], self._play
+        world = self._ground.worlds[problem.catalogue]
+        log = TokenLog(sampler, self._codec, max_tokens=play.max_tokens, longest=play.longest)
+        trajectory = run_problem(
+            self._agent,
+            problem,
+            world,
+            driver=self._driver,
+            upstream=log,
+            limits=Limits(seconds=play.seconds),
+            seed=seed,
+        )
+        verdict = self._scorers[problem.catalogue].verdict(problem, trajectory, play.profile)
+        audit = audit_of(trajectory, wanted=max(1, len(problem.rewards)), cut=log.cut)
+        reward = outcome_reward(verdict, turns=audit.turns, brevity=play.brevity)
+        if (
+            len(log.turns) != audit.turns
+        ):  # the record lacks a turn: a fault that is not the model's
+            reward = None
+        rollout = rollout_of(key, log, reward, success=bool(reward))
+        rollout = replace(rollout, audit=audit, trajectory=trajectory)
+        return self._credited(rollout, Toolbox(world))
+
+    def _credited(self, rollout: Rollout, toolbox: Toolbox) -> Rollout:
+        """With the teacher's credits; a teacher that cannot be asked is no statement."""
+        if self._teacher is None or rollout.outcome is None or rollout.trajectory is None:
+            return rollout
+        try:
+            earned = on_policy_credits(rollout.trajectory, self._teacher, toolbox)
+        except UpstreamError:
+            return rollout
+        return replace(rollout, credits=tuple(earned))
+
+
+def rollout_of(key: str, log: TokenLog, outcome: float | None, *, success: bool) -> Rollout:
+    """A log as prompt and completion."""
+    cut = log.prompt
+    return Rollout(
+        key=key,
+        prompt=log.ids[:cut],
+        completion=log.ids[cut:],
+        mask=log.trained[cut:],
+        logprobs=log.logprobs[cut:],
+        spans=tuple(Span(start - cut, end - cut) for start, end in log.turns),
+        outcome=outcome,
+        credits=None,
+        success=success,
+    )
+
+
+class Prefix(msgspec.Struct, frozen=True):
+    """A teacher's conversation up to one of its turns, and that turn.
+
+    Attributes:
+        key: unique, e.g. the problem and the number of the turn.
+    """
+
+    key: str
+    talk: Talk
+    teacher: Message
+
+
+def prefixes_of(key: str, messages: Sequence[Message], tools: Sequence[Tool]) -> list[Prefix]:
+    """One prefix for each turn of a teacher's conversation that makes a call."""
+    return [
+        Prefix(f"{key}#{at}", Talk(tuple(messages[:at]), tuple(tools)), message)
+        for at, message in enumerate(messages)
+        if at and message.role == "assistant" and message.tool_calls
+    ]
+
+
+class PrefixRoller:
+    """One turn after a teacher's prefix, scored against the teacher's by the upstream formula.
+
+    Args:
+        prefixes: teacher's steps, keys unique.
+        codec: the policy's tokens.
+        sampling: of the turn.
+    """
+
+    def __init__(self, prefixes: Sequence[Prefix], codec: Codec, play: Play) -> None:
+        self._prefixes = {prefix.key: prefix for prefix in prefixes}
+        self._codec, self._play = codec, play
+        self._prompts: dict[str, list[int]] = {}
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys of the teacher's steps."""
+        return tuple(self._prefixes)
+
+    def roll(self, keys: Sequence[str], seeds: Sequence[int], sampler: Sampler) -> list[Rollout]:
+        """See `Roller`."""
+        for key in set(keys) - self._prompts.keys():
+            self._prompts[key] = prompt_ids(self._codec, self._prefixes[key].talk)
+        with ThreadPoolExecutor(self._play.threads, thread_name_prefix="rollout") as pool:
+            return list(pool.map(lambda key, seed: self._one(key, seed, sampler), keys, seeds))
+
+    def _one(self, key: str, seed: int, sampler: Sampler) -> Rollout:
+        play, prompt = self._play, self._prompts[key]
+        decoding = Decoding(play.max_tokens, play.temperature, play.top_p, seed)
+        ids, logprobs = sampler.sample(prompt, decoding)
+        written = parse_assistant(self._codec.decode(ids).removesuffix(END))
+        reward = prefix_reward(written, self._prefixes[key].teacher)
+        return Rollout(
+            key=key,
+            prompt=prompt,
+            completion=ids,
+            mask=[True] * len(ids),
+            logprobs=logprobs,
+            spans=(Span(0, len(ids)),),
+            outcome=reward,
+            credits=None,
+            success=reward >= 4.0,  # format 1 and the teacher's very calls, 3
+        )
+
+
+def prompt_ids(codec: Codec, talk: Talk) -> list[int]:
+    """Ids of a conversation up to the opening of an assistant turn, by re-encoding its turns."""
+    ids, trained = codec.encode_talks([Talk((*talk.messages, PROBE), talk.tools)])[0]
+    last = len(ids) - 1
+    while not trained[last]:
+        last -= 1
+    while trained[last]:
+        last -= 1
+    return list(ids[: last + 1])
+
+
+def rollout_seed(seed: int, step: int, key: str, number: int) -> int:
+    """Seed of one rollout: the same in a resumed run, whatever ran beside it."""
+    return int(digest([seed, step, key, number])[7:15], 16) & 0x7FFFFFFF

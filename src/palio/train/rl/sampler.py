@@ -1,0 +1,256 @@
+"""Tokens in, tokens out, with the log-probability of each: three samplers behind one method.
+
+None of them ever samples with dropout: our engine's model has none, and `TransformersSampler`
+switches the live model to evaluation while it samples.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import random
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from palio.records import FaultCode, UpstreamError
+from palio.train.engine import Engine, Sampled
+
+_CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
+"""Transformers 5.24 renamed it; older ones of the range that palio takes have the old name."""
+_GATHER_S = 0.01
+"""How long the batcher waits for further prompts; a turn of a rollout takes longer than that."""
+
+
+class Decoding(NamedTuple):
+    """How one completion is sampled; equal prompts and seeds give equal tokens.
+
+    Attributes:
+        temperature: 0: the likeliest token every time.
+    """
+
+    max_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+
+
+class Sampler(Protocol):
+    """Gives a completion of a prompt; called from many threads."""
+
+    def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
+        """The tokens after `ids`, up to the end of the turn or the limit.
+
+        Raises:
+            RejectedError: the prompt is longer than the model's context.
+            UpstreamError: the sampler broke or is closed.
+        """
+
+
+class EngineSampler:
+    """Our engine: continuous batching of models of ours."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
+        """See `Sampler`."""
+        return self._engine.sample(ids, **decoding._asdict())
+
+
+class _Row:
+    def __init__(self, ids: list[int], decoding: Decoding) -> None:
+        self.ids, self.decoding = ids, decoding
+        self.rng = random.Random(decoding.seed)
+        self.written = Sampled([], [])
+        self.done: Future[Sampled] = Future()
+
+
+class TransformersSampler:
+    """Any causal language model of `transformers`, batched over the prompts that wait.
+
+    The model is used as it is, so it must not be trained meanwhile. A request's random numbers are
+    its own; the last bits of the logits depend on which prompts shared its batch.
+
+    Args:
+        model: with or without an adapter, on any device.
+        end: id of the token that ends a turn.
+        most: prompts of one batch.
+    """
+
+    def __init__(self, model: nn.Module, *, end: int, most: int = 32) -> None:
+        self._model, self._end, self._most = model, end, most
+        self._inbox: queue.SimpleQueue[_Row | None] = queue.SimpleQueue()
+        self._worker = threading.Thread(target=self._work, name="palio-sampler", daemon=True)
+        self._worker.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._inbox.put(None)
+        self._worker.join()
+
+    def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
+        """See `Sampler`."""
+        if not self._worker.is_alive():
+            raise _broken("the sampler is closed")
+        row = _Row(list(ids), decoding)
+        self._inbox.put(row)
+        return row.done.result()
+
+    def _work(self) -> None:
+        closing = False
+        while not closing:
+            rows, closing = self._waiting()
+            if not rows:
+                continue
+            try:
+                with sampling_mode(self._model):
+                    self._complete(rows)
+            except Exception as error:  # noqa: BLE001 - the callers must hear of it
+                fault = _broken(f"the sampler broke: {type(error).__name__}: {error}")
+                for row in rows:
+                    row.done.set_exception(fault)
+            else:
+                for row in rows:
+                    row.done.set_result(row.written)
+
+    def _waiting(self) -> tuple[list[_Row], bool]:
+        """The prompts of the next batch, and whether to stop after them."""
+        rows: list[_Row] = []
+        first = self._inbox.get()
+        while first is not None:
+            rows.append(first)
+            if len(rows) >= self._most:
+                return rows, False
+            try:
+                first = self._inbox.get(timeout=_GATHER_S)
+            except queue.Empty:
+                return rows, False
+        return rows, True
+
+    @torch.no_grad()
+    def _complete(self, rows: Sequence[_Row]) -> None:
+        device = next(self._model.parameters()).device
+        width = max(len(row.ids) for row in rows)
+        ids = torch.zeros(len(rows), width, dtype=torch.long)
+        mask = torch.zeros(len(rows), width, dtype=torch.long)
+        for at, row in enumerate(rows):
+            ids[at, width - len(row.ids) :] = torch.tensor(row.ids)
+            mask[at, width - len(row.ids) :] = 1
+        ids, mask = ids.to(device), mask.to(device)
+        past: Any = None
+        open_rows = True
+        while open_rows:
+            places = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+            out = self._model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=places,
+                use_cache=True,
+                **{_CACHE: past},
+            )
+            past = out[_CACHE]
+            tokens = [self._next(row, out.logits[at, -1]) for at, row in enumerate(rows)]
+            open_rows = not all(self._is_done(row) for row in rows)
+            ids = torch.tensor(tokens, device=device)[:, None]
+            mask = torch.cat([mask, torch.ones_like(ids)], 1)
+
+    def _is_done(self, row: _Row) -> bool:
+        written = row.written.ids
+        return bool(written) and (
+            written[-1] == self._end or len(written) >= row.decoding.max_tokens
+        )
+
+    def _next(self, row: _Row, logits: Tensor) -> int:
+        """The row's next token; a row that is done is fed its last one and keeps nothing."""
+        if self._is_done(row):
+            return row.written.ids[-1]
+        token, logprob = draw(logits, row.decoding, row.rng)
+        row.written.ids.append(token)
+        row.written.logprobs.append(logprob)
+        return token
+
+
+@contextmanager
+def sampling_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, dropout off, and back to what each part was in before."""
+    before = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
+
+
+def draw(logits: Tensor, decoding: Decoding, rng: random.Random) -> tuple[int, float]:
+    """A token and its log-probability; (vocabulary,) logits."""
+    scores = torch.log_softmax(logits.double() / (decoding.temperature or 1.0), -1)
+    if not decoding.temperature:
+        token = int(scores.argmax())
+        return token, float(scores[token])
+    ordered, tokens = scores.exp().sort(descending=True)
+    total = ordered.cumsum(0)
+    allowed = min(int((total < decoding.top_p).sum()) + 1, len(tokens))
+    point = torch.tensor(rng.random() * float(total[allowed - 1]), dtype=total.dtype)
+    place = int(torch.searchsorted(total[:allowed].cpu(), point, right=True))
+    token = int(tokens[min(place, allowed - 1)])
+    return token, float(scores[token])
+
+
+class CompletionsSampler:
+    """`POST {url}/v1/completions` with a prompt of token ids, as vLLM serves it.
+
+    Args:
+        url: base address of the server, without ``/v1``.
+        model: name that the server gives the model.
+        key: bearer token, "" for none.
+        timeout_s: of one request.
+    """
+
+    def __init__(self, url: str, model: str, *, key: str = "", timeout_s: float = 300.0) -> None:
+        self._url = f"{url.rstrip('/')}/v1/completions"
+        self._model, self._key, self._timeout = model, key, timeout_s
+
+    def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
+        """See `Sampler`."""
+        body = {
+            "model": self._model,
+            "prompt": list(ids),
+            "return_token_ids": True,
+            "logprobs": 0,
+            **decoding._asdict(),
+        }
+        head = {"Content-Type": "application/json"}
+        if self._key:
+            head["Authorization"] = f"Bearer {self._key}"
+        request = urllib.request.Request(  # noqa: S310 - the address is the user's configuration
+            self._url, json.dumps(body).encode(), head
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout) as reply:  # noqa: S310
+                choice = json.load(reply)["choices"][0]
+            written, scores = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+        except (OSError, ValueError, urllib.error.URLError) as error:
+            raise _broken(f"{self._url}: {error}") from error
+        except (KeyError, IndexError, TypeError) as error:
+            raise UpstreamError(
+                f"{self._url} answers without token ids or log-probabilities: {error!r}",
+                code=FaultCode.upstream_garbage,
+                remedy="serve the model with vLLM 0.10.2 or newer, which has `return_token_ids`",
+            ) from error
+        return Sampled([int(token) for token in written], [float(score) for score in scores])
+
+
+def _broken(what: str) -> UpstreamError:
+    return UpstreamError(what, code=FaultCode.upstream_server_error, remedy="start it again")

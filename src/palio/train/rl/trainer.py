@@ -1,0 +1,222 @@
+"""Dr. GRPO on TRL's trainer, with rollouts in the world and an advantage for every token.
+
+TRL generates by `rollout_func`, and its loss accepts (B, T) advantages from subclasses. This class
+supplies both and measures what the loss does not show: how far the policy is from its start, how
+far the sampler is from the trainer, and whether the policy still calls tools.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from accelerate.utils import gather_object  # type: ignore[import-untyped]
+from datasets import Dataset  # type: ignore[import-untyped]
+from torch import Tensor, nn
+from transformers import PrinterCallback
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head
+
+from palio.train.rl.advantages import (
+    CreditKind,
+    outcome_advantages,
+    token_advantages,
+    turn_advantages,
+)
+from palio.train.rl.audit import audit_means, group_shares
+from palio.train.rl.policy import Policy
+from palio.train.rl.rollouts import Roller, Rollout, rollout_seed
+from palio.train.rl.sampler import sampling_mode
+
+_LOW_STEPS = 2
+"""Steps in a row with too few calls before a run is stopped; one step alone may be chance."""
+
+
+class Scheme(NamedTuple):
+    """How rewards become advantages, and what is watched.
+
+    Attributes:
+        group: rollouts of one key.
+        turn_weight: of A_turn; 0: outcome only.
+        outcome_weight: lambda, of A_outcome.
+        credit: what a turn answers for.
+        seed: of the rollouts.
+        probe: rollouts of a step on which KL and the sampler's gap are measured; 0: never.
+        watch: the run stops when two steps in a row make less than this share of the first one's
+            calls; 0: never.
+        first_calls: calls a rollout of the first step; None: not known yet.
+    """
+
+    group: int
+    turn_weight: float
+    outcome_weight: float
+    credit: CreditKind
+    seed: int
+    probe: int
+    watch: float
+    first_calls: float | None = None
+
+
+class StepGrpoTrainer(GRPOTrainer):
+    """`GRPOTrainer` over a roller; see the module.
+
+    Args:
+        policy: the model that is trained, and how it is sampled.
+        roller: makes rollouts of the keys that stand in the dataset's `prompt` column.
+        scheme: rewards to advantages.
+        start: frozen copy of the policy at the start; None: its adapter switched off.
+        args: TRL's; `dr_grpo_arguments` makes them.
+        keys: what to roll out.
+        more: further arguments of `GRPOTrainer`, e.g. callbacks.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        roller: Roller,
+        scheme: Scheme,
+        *,
+        start: nn.Module | None,
+        args: GRPOConfig,
+        keys: Sequence[str],
+        **more: Any,
+    ) -> None:
+        self.policy, self.roller, self.scheme = policy, roller, scheme
+        self.rolled: list[Rollout] = []
+        self.stopped = ""
+        self._first_calls = scheme.first_calls
+        self._low_steps = 0
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
+            super().__init__(
+                model=policy.model,
+                reward_funcs=[self.outcome],
+                args=args,
+                train_dataset=Dataset.from_dict({"prompt": list(keys)}),
+                processing_class=policy.tokenizer,
+                rollout_func=_roll,
+                **more,
+            )
+        self.remove_callback(PrinterCallback)
+        self._start = start
+        if start is not None:
+            add_fused_lm_head(start, temperature=self.temperature)
+
+    def outcome(self, prompts: Sequence[str], **_: Any) -> list[float | None]:
+        """TRL's reward function: the outcome of the rollouts just made."""
+        assert len(prompts) == len(self.rolled)
+        return [rollout.outcome for rollout in self.rolled]
+
+    def roll(self, keys: Sequence[str]) -> dict[str, Any]:
+        """Rollouts with the current weights, in the form that TRL wants."""
+        step, first = self.state.global_step, self.accelerator.process_index * len(keys)
+        seeds = [
+            rollout_seed(self.scheme.seed, step, key, first + number)
+            for number, key in enumerate(keys)
+        ]
+        with self.policy.sampler(self) as sampler:
+            self.rolled = self.roller.roll(keys, seeds, sampler)
+        return {
+            "prompt_ids": [rollout.prompt for rollout in self.rolled],
+            "completion_ids": [rollout.completion for rollout in self.rolled],
+            "logprobs": [rollout.logprobs for rollout in self.rolled],
+            "env_mask": [[int(one) for one in rollout.mask] for rollout in self.rolled],
+        }
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """TRL's batch, with (B, T) advantages."""
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        mine = [(each.outcome, each.credits, each.success) for each in self.rolled]
+        everyone = gather_object(mine)
+        first = self.accelerator.process_index * len(mine)
+        output["advantages"] = self._advantages(everyone, first, output["completion_ids"])
+        self._measure(everyone)
+        self._probe(output)
+        return output
+
+    def _advantages(self, everyone: Sequence[Any], first: int, completions: Tensor) -> Tensor:
+        scheme, group = self.scheme, self.scheme.group
+        outcomes = outcome_advantages([outcome for outcome, _, _ in everyone], group)
+        turns = turn_advantages([earned for _, earned, _ in everyone], group, scheme.credit)
+        rows = [
+            token_advantages(
+                completions.shape[1],
+                rollout.spans,
+                turns[first + at],
+                outcomes[first + at],
+                turn_weight=scheme.turn_weight,
+                outcome_weight=scheme.outcome_weight,
+            )
+            for at, rollout in enumerate(self.rolled)
+        ]
+        return torch.tensor(rows, dtype=torch.float32, device=completions.device)
+
+    def _measure(self, everyone: Sequence[Any]) -> None:
+        """Group statistics over all processes; audit counts of this one."""
+        found = group_shares([success for _, _, success in everyone], self.scheme.group)
+        found["success"] = sum(success for _, _, success in everyone) / len(everyone)
+        found["unscored"] = sum(outcome is None for outcome, _, _ in everyone) / len(everyone)
+        credited = [earned for _, earned, _ in everyone if earned]
+        if credited:
+            found["step_reward"] = sum(map(sum, credited)) / sum(map(len, credited))
+            found["step_reward/sum"] = sum(map(sum, credited)) / len(credited)
+        audits = [rollout.audit for rollout in self.rolled if rollout.audit is not None]
+        if audits:
+            found |= audit_means(audits)
+            self._watch(found["calls/per_rollout"])
+        for name, value in found.items():
+            self._metrics["train"][name].append(value)
+
+    def _watch(self, calls: float) -> None:
+        """Note it when the policy has stopped calling tools: its reward may not show it."""
+        if self._first_calls is None:
+            self._first_calls = calls
+        low = calls < self.scheme.watch * self._first_calls
+        self._low_steps = self._low_steps + 1 if low else 0
+        if self._low_steps >= _LOW_STEPS:
+            self.stopped = (
+                f"calls a rollout fell from {self._first_calls:.2f} to {calls:.2f} at step "
+                f"{self.state.global_step}"
+            )
+            self.control.should_training_stop = True
+
+    @torch.no_grad()
+    def _probe(self, output: dict[str, Tensor]) -> None:
+        """KL to the start and the sampler's gap, in nats a sampled token, dropout off."""
+        rows = min(self.scheme.probe, len(self.rolled))
+        if not rows:
+            return
+        ids = torch.cat([output["prompt_ids"], output["completion_ids"]], 1)[:rows]
+        mask = torch.cat([output["prompt_mask"], output["completion_mask"]], 1)[:rows]
+        width = output["completion_ids"].shape[1]
+        sampled = (output["completion_mask"] * output["tool_mask"])[:rows].bool()
+        with sampling_mode(self.model):
+            now = self._logprobs(self.model, ids, mask, width)
+            then = self._start_logprobs(ids, mask, width)
+        gap = (now - output["sampling_per_token_logps"][:rows])[sampled].abs()
+        change = (then - now)[sampled]
+        found = {
+            "sampling/logp_gap": gap.mean(),
+            "sampling/logp_gap_max": gap.max(),
+            "kl_to_start": (change.exp() - change - 1).mean(),
+        }
+        for name, value in found.items():
+            self._metrics["train"][name].append(float(value))
+
+    def _start_logprobs(self, ids: Tensor, mask: Tensor, width: int) -> Tensor:
+        if self._start is not None:
+            return self._logprobs(self._start, ids, mask, width)
+        with self.accelerator.unwrap_model(self.model).disable_adapter():
+            return self._logprobs(self.model, ids, mask, width)
+
+    def _logprobs(self, model: nn.Module, ids: Tensor, mask: Tensor, width: int) -> Tensor:
+        found: Tensor = self._get_per_token_logps_and_entropies(model, ids, mask, width)[0]
+        return found
+
+
+def _roll(prompts: Sequence[str], trainer: StepGrpoTrainer) -> dict[str, Any]:
+    """TRL's `rollout_func`: given before the trainer exists, hence no method."""
+    return trainer.roll(prompts)

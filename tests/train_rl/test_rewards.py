@@ -1,0 +1,194 @@
+"""A step earns what an equivalent step of the teacher earns; cheap and wrong earns nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from palio.judging.format import step_reward
+from palio.judging.outcome import OutcomeScorer
+from palio.records import Ending, FunctionCall, Message, OutcomeVerdict, ToolCall, UpstreamError
+from palio.train.rl.audit import audit_of
+from palio.train.rl.rewards import (
+    TeacherPolicy,
+    equivalent,
+    on_policy_credits,
+    outcome_reward,
+    prefix_reward,
+    step_credit,
+    upstream_text,
+)
+from palio.world.tools import Toolbox
+from tests.train_rl.conftest import Scene
+
+
+def call(name: str, **arguments: Any) -> ToolCall:
+    return ToolCall(id="c", function=FunctionCall(name=name, arguments=json.dumps(arguments)))
+
+
+@pytest.fixture(scope="module")
+def toolbox(scene: Scene) -> Toolbox:
+    [world] = scene.ground.worlds.values()
+    return Toolbox(world)
+
+
+def test_calls_that_say_the_same_are_equivalent() -> None:
+    find, view = "find_product", "view_product_information"
+    assert equivalent(call(find, q="red jar", page=1), call(find, query="red jar"))
+    assert equivalent(call(view, product_ids="1,2"), call(view, product_ids=["1", "2"]))
+    assert not equivalent(call(find, q="red jar"), call(find, q="red jars"))
+    assert not equivalent(call(find, q="1"), call(view, product_ids="1"))
+
+
+def test_calls_that_find_the_same_are_equivalent(scene: Scene, toolbox: Toolbox) -> None:
+    title = scene.ground.problems[0].rewards[0].title[0]
+    one, turned = call("find_product", q=title), call("find_product", q=title.upper())
+    assert not equivalent(one, turned)
+    assert equivalent(one, turned, toolbox)
+    nothing = call("find_product", q="zzzz qqqq"), call("find_product", q="qqqq vvvv")
+    assert toolbox.call("find_product", nothing[0].function.arguments).result == "[]"
+    assert not equivalent(*nothing, toolbox), "two searches that find nothing are not the same"
+
+
+def test_answers_are_compared_by_what_they_say(toolbox: Toolbox) -> None:
+    ids = [call("recommend_product", product_ids=one) for one in ("1", "2")]
+    assert not equivalent(*ids, toolbox)
+    broken = ToolCall(id="c", function=FunctionCall(name="find_product", arguments="{"))
+    assert not equivalent(broken, broken, toolbox), "what cannot be read earns nothing"
+
+
+def test_credit_is_matched_over_the_longer_turn() -> None:
+    end, answer = call("terminate", status="success"), call("recommend_product", product_ids="1")
+    assert step_credit([answer, end], [answer, end]) == 1.0
+    assert step_credit([answer], [answer, end]) == 0.5
+    assert step_credit([end, end], [answer, end]) == 0.5, "each call matches once"
+    assert step_credit([], [end]) == step_credit([end], []) == step_credit([], []) == 0.0
+
+
+def test_the_teacher_earns_full_credit_on_its_own_history(scene: Scene, toolbox: Toolbox) -> None:
+    for talk in scene.talks[:10]:
+        earned = on_policy_credits(talk, scene.teacher, toolbox)
+        turns = sum(message.role == "assistant" for message in talk.messages)
+        assert earned == [1.0] * turns
+
+
+def test_another_history_is_asked_about_as_it_is(scene: Scene, toolbox: Toolbox) -> None:
+    """A wasted first step earns nothing, and the teacher then goes on from where the student is."""
+    talk = scene.talks[0]
+    wasted = Message(
+        role="assistant", content="", tool_calls=(call("find_product", q="something else"),)
+    )
+    found = Message(role="tool", content="[]", tool_call_id="c")
+    messages = (talk.messages[0], wasted, found, *talk.messages[1:])
+    earned = on_policy_credits(
+        msgspec.structs.replace(talk, messages=messages), scene.teacher, toolbox
+    )
+    assert earned[0] == 0.0
+    assert set(earned[1:]) == {1.0}
+
+
+def test_stopping_at_once_earns_nothing(scene: Scene, toolbox: Toolbox) -> None:
+    talk = scene.talks[0]
+    quit_ = Message(role="assistant", tool_calls=(call("terminate", status="success"),))
+    idle = Message(role="assistant", content="done")
+    for lazy in (quit_, idle):
+        cheap = msgspec.structs.replace(talk, messages=(talk.messages[0], lazy))
+        assert on_policy_credits(cheap, scene.teacher, toolbox) == [0.0]
+
+
+def test_a_teacher_that_answers_garbage_is_an_upstream_error(scene: Scene) -> None:
+    class Broken:
+        def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+            return {"choices": [{"message": {"tool_calls": [{"id": 3}]}}]}
+
+    with pytest.raises(UpstreamError, match="no completion"):
+        TeacherPolicy(Broken(), "m").next_calls(scene.talks[0].messages[:1], ())
+
+
+# ---- the formula of ShoppingBench
+
+TEACHER = Message(
+    role="assistant",
+    reasoning_content="search",
+    tool_calls=(call("find_product", q="red wool jar", page=2),),
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "correctness"),
+    [
+        ([call("find_product", q="red wool jar", page=2)], 3.0),
+        # names 1, keys 1/2, q 1 of L = 1 + 1 + 2: 6 * 2.5 / 4 - 3
+        ([call("find_product", q="red wool jar")], 0.75),
+        # names 1, keys 1, q 2/3, page 0: 6 * (8/3) / 4 - 3
+        ([call("find_product", q="red jar", page=1)], 1.0),
+        ([call("view_product_information", product_ids="1")], -3.0),
+    ],
+)
+def test_prefix_reward_is_the_formula(written: list[ToolCall], correctness: float) -> None:
+    step = Message(role="assistant", reasoning_content="x", tool_calls=tuple(written))
+    assert prefix_reward(step, TEACHER) == pytest.approx(1.0 + correctness)
+
+
+def test_a_step_without_a_readable_call_scores_worst() -> None:
+    assert prefix_reward(Message(role="assistant", content="no call"), TEACHER) == -3.0
+    torn = Message(role="assistant", content='<tool_call>\n{"name": "find_product", "arg')
+    assert prefix_reward(torn, TEACHER) == -3.0
+    said = Message(role="assistant", reasoning_content="x", content="no call")
+    assert prefix_reward(said, TEACHER) == -2.0, "well formed, and wrong"
+
+
+def test_the_text_is_what_the_upstream_scorer_reads(scene: Scene) -> None:
+    for talk in scene.talks[:10]:
+        for message in talk.messages:
+            if message.role == "assistant":
+                text = upstream_text(message)
+                assert step_reward(text, text) == (1.0, 3.0)
+
+
+# ---- outcome and audit
+
+
+def test_wrong_but_cheap_earns_nothing(scene: Scene) -> None:
+    problem, talk = scene.ground.problems[0], scene.talks[0]
+    [world] = scene.ground.worlds.values()
+    scorer = OutcomeScorer(world.catalogue.products, scene.ground.encoder)
+    right = scorer.verdict(problem, talk, "strict")
+    assert right.success
+    assert outcome_reward(right, turns=4) == 1.0
+    assert outcome_reward(right, turns=4, brevity=0.2) == pytest.approx(1.05)
+    wrong = next(one for one in world.catalogue.products if one != problem.rewards[0].product_id)
+    cheap = msgspec.structs.replace(talk, answer=wrong)
+    for turns in (1, 10):
+        verdict = scorer.verdict(problem, cheap, "strict")
+        assert outcome_reward(verdict, turns=turns, brevity=1.0) == 0.0
+
+
+def test_what_infrastructure_broke_is_no_failure(scene: Scene) -> None:
+    problem, talk = scene.ground.problems[0], scene.talks[0]
+    [world] = scene.ground.worlds.values()
+    broken = msgspec.structs.replace(talk, ending=Ending.infra)
+    scorer = OutcomeScorer(world.catalogue.products, scene.ground.encoder)
+    verdict: OutcomeVerdict = scorer.verdict(problem, broken, "strict")
+    assert outcome_reward(verdict, turns=3) is None
+
+
+def test_audit_counts_what_a_cheat_would_do(scene: Scene) -> None:
+    honest = audit_of(scene.talks[0], wanted=1)
+    assert (honest.invented_ids, honest.long_lists, honest.blind_end) == (0, 0, False)
+    assert honest.terminated
+    assert honest.repeats == honest.errors == honest.no_call == 0
+    first = scene.talks[0].dispatches[0]
+    blind = msgspec.structs.replace(
+        first,
+        tool="recommend_product",
+        arguments='{"product_ids":"91,92,93"}',
+        result='{"recommended":["91","92","93"]}',
+    )
+    cheat = msgspec.structs.replace(scene.talks[0], events=(blind, blind))
+    found = audit_of(cheat, wanted=1, cut=2)
+    assert (found.invented_ids, found.named_ids, found.long_lists) == (3, 3, 2)
+    assert (found.blind_end, found.repeats, found.cut) == (True, 1, 2)

@@ -1,0 +1,224 @@
+"""Every sampler says with what probability it chose, and none of them drops out."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from palio.records import UpstreamError
+from palio.train.engine import Engine
+from palio.train.rl.policy import OwnPolicy, ServedPolicy, TransformersPolicy, merged_weights
+from palio.train.rl.sampler import (
+    CompletionsSampler,
+    Decoding,
+    EngineSampler,
+    Sampler,
+    TransformersSampler,
+)
+from palio.train.text import chat_text
+from tests.train_rl.conftest import Scene
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft over transformers 5.24
+
+
+def prompts(scene: Scene, count: int) -> list[list[int]]:
+    return [scene.tokenizer.encode(chat_text(t.messages[:1], reply=True)) for t in scene.talks][
+        :count
+    ]
+
+
+def hot(seed: int, tokens: int = 12, temperature: float = 1.3) -> Decoding:
+    return Decoding(tokens, temperature, 1.0, seed)
+
+
+def logprobs_of(
+    model: Any, prompt: list[int], written: list[int], temperature: float
+) -> list[float]:
+    model.eval()
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + written])).logits[0].double() / temperature
+    scores = torch.log_softmax(logits, -1)
+    return [float(scores[len(prompt) - 1 + at, token]) for at, token in enumerate(written)]
+
+
+def all_of(sampler: Sampler, asked: list[list[int]], tokens: int = 12) -> list[Any]:
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(lambda p: sampler.sample(p[1], hot(p[0], tokens)), enumerate(asked)))
+
+
+def test_the_engine_knows_its_log_probabilities(scene: Scene, policy: OwnPolicy) -> None:
+    with policy.sampler(None) as sampler:
+        for prompt, found in zip(
+            prompts(scene, 6), all_of(sampler, prompts(scene, 6)), strict=True
+        ):
+            wanted = logprobs_of(policy.model, prompt, found.ids, 1.3)
+            assert found.logprobs == pytest.approx(wanted, abs=2e-5)
+
+
+def test_transformers_sampler_agrees_with_the_engine(scene: Scene, policy: OwnPolicy) -> None:
+    asked = prompts(scene, 6)
+    with (
+        policy.sampler(None) as engine,
+        TransformersSampler(policy.model, end=scene.tokenizer.end) as own,
+    ):
+        mine, theirs = all_of(own, asked), all_of(engine, asked)
+        greedy = Decoding(16, 0.0, 1.0, 0)
+        assert own.sample(asked[0], greedy).ids == engine.sample(asked[0], greedy).ids
+    assert [found.ids for found in mine] == [found.ids for found in theirs]
+    for one, other in zip(mine, theirs, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=2e-5)
+
+
+@pytest.fixture
+def dropping(policy: OwnPolicy) -> OwnPolicy:
+    """The policy with an adapter that is far from zero and drops half of its input."""
+    torch.manual_seed(3)
+    config = LoraConfig(r=4, lora_alpha=16, lora_dropout=0.5, target_modules=["q_proj", "up_proj"])
+    policy.model = get_peft_model(policy.model, config)
+    for name, weight in policy.model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.3)
+    policy.model.train()
+    return policy
+
+
+def test_no_dropout_while_sampling(scene: Scene, dropping: OwnPolicy) -> None:
+    asked = prompts(scene, 4)
+    ids = torch.tensor([asked[0]])
+    with torch.no_grad():
+        assert not torch.equal(dropping.model(ids).logits, dropping.model(ids).logits)
+    with TransformersSampler(dropping.model, end=scene.tokenizer.end) as own:
+        first, again = all_of(own, asked), all_of(own, asked)
+    assert [found.ids for found in first] == [found.ids for found in again]
+    assert dropping.model.training, "training mode is back"
+    with dropping.sampler(None) as engine:
+        merged = all_of(engine, asked)
+    for prompt, found, other in zip(asked, first, merged, strict=True):
+        wanted = logprobs_of(dropping.model, prompt, found.ids, 1.3)
+        assert found.logprobs == pytest.approx(wanted, abs=2e-5)
+        wanted = logprobs_of(dropping.model, prompt, other.ids, 1.3)
+        assert other.logprobs == pytest.approx(wanted, abs=1e-4)
+
+
+def test_merging_leaves_the_model_alone(dropping: OwnPolicy) -> None:
+    before = {name: value.clone() for name, value in dropping.model.state_dict().items()}
+    merged = merged_weights(dropping.model)
+    after = dropping.model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    whole = dropping.model.merge_and_unload().state_dict()
+    assert merged.keys() == whole.keys()
+    assert all(torch.allclose(merged[name], whole[name], atol=1e-6) for name in whole)
+
+
+def test_a_copy_stays_where_it_was(policy: OwnPolicy) -> None:
+    copied = policy.copy()
+    with torch.no_grad():
+        for weight in policy.model.parameters():
+            weight.add_(1.0)
+    assert not any(weight.requires_grad for weight in copied.parameters())
+    now = policy.model.state_dict()
+    assert all(
+        torch.allclose(value + 1.0, now[name]) for name, value in copied.state_dict().items()
+    )
+
+
+def test_a_closed_sampler_says_so(scene: Scene, policy: OwnPolicy) -> None:
+    with TransformersSampler(policy.model, end=scene.tokenizer.end) as own:
+        pass
+    with pytest.raises(UpstreamError, match="closed"):
+        own.sample([1, 2], hot(0))
+
+
+def test_a_model_that_fails_is_reported_to_every_caller(scene: Scene) -> None:
+    class Failing(torch.nn.Linear):
+        def forward(self, *_: Any, **__: Any) -> Any:
+            raise RuntimeError("out of memory")
+
+    with TransformersSampler(Failing(1, 1), end=scene.tokenizer.end) as own:
+        for _ in range(2):
+            with pytest.raises(UpstreamError, match="out of memory"):
+                own.sample([1, 2], hot(0))
+
+
+# ---- a server that takes token ids
+
+
+@contextmanager
+def serving(answer: Any) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            assert self.path == "/v1/completions"
+            data = json.dumps(answer(body)).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_served_model_gets_tokens_and_gives_tokens(
+    scene: Scene, checkpoint: Path, policy: OwnPolicy
+) -> None:
+    asked = prompts(scene, 5)
+    with Engine(checkpoint, slots=8) as engine:
+
+        def answer(body: dict[str, Any]) -> dict[str, Any]:
+            assert body["return_token_ids"] is True
+            wish = {name: body[name] for name in Decoding._fields}
+            found = EngineSampler(engine).sample(body["prompt"], Decoding(**wish))
+            choice = {
+                "token_ids": found.ids,
+                "logprobs": {"token_logprobs": found.logprobs},
+            }
+            return {"choices": [choice]}
+
+        with serving(answer) as url:
+            served = ServedPolicy(policy, url, "student")
+            with served.sampler(None) as remote:
+                theirs = all_of(remote, asked)
+        own = all_of(EngineSampler(engine), asked)
+    assert [found.ids for found in theirs] == [found.ids for found in own]
+    for one, other in zip(theirs, own, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
+def test_a_server_without_token_ids_is_refused() -> None:
+    with (
+        serving(lambda body: {"choices": [{"text": "hello"}]}) as url,
+        pytest.raises(UpstreamError, match="without token ids"),
+    ):
+        CompletionsSampler(url, "m").sample([1], hot(0))
+    with pytest.raises(UpstreamError, match="v1/completions"):
+        CompletionsSampler(url, "m", timeout_s=2).sample([1], hot(0))
+
+
+def test_any_model_of_transformers_can_be_a_policy(scene: Scene, policy: OwnPolicy) -> None:
+    plain = TransformersPolicy(policy.model, policy.tokenizer, scene.codec, policy.save)
+    with plain.sampler(None) as sampler, policy.sampler(None) as engine:
+        prompt = prompts(scene, 1)[0]
+        assert sampler.sample(prompt, hot(4)).ids == engine.sample(prompt, hot(4)).ids
+    copied = plain.copy().state_dict()
+    assert all(torch.equal(v, copied[n]) for n, v in policy.model.state_dict().items())

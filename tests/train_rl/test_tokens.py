@@ -1,0 +1,119 @@
+"""Tokens in, tokens out; SFT, KTO and GRPO train on the same tokens: all of the assistant's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import pytest
+
+from palio.broker.upstream import RejectedError
+from palio.records import Message
+from palio.train.preference.labels import sample_labels
+from palio.train.rl.rollouts import Play, WorldRoller
+from palio.train.rl.tokens import TokenLog
+from palio.train.text import END, assistant_text, chat_text
+from palio.train.tokenizer import ChatTokenizer
+from tests.train_rl.conftest import Scene, ToldSampler
+
+
+def turns_of(tokenizer: ChatTokenizer, messages: Sequence[Message]) -> list[list[int]]:
+    return [
+        tokenizer.encode(assistant_text(message) + END)
+        for message in messages
+        if message.role == "assistant"
+    ]
+
+
+def test_masks_of_sft_kto_and_grpo_are_alike(scene: Scene, tmp_path) -> None:
+    for number, talk in enumerate(scene.talks[:12]):
+        problem = scene.ground.problems[number]
+        roller = WorldRoller([problem], scene.ground, scene.codec, Play())
+        said = turns_of(scene.tokenizer, talk.messages)
+        [rollout] = roller.roll([problem.problem_id], [0], ToldSampler(said))
+        sft = scene.tokenizer.encode_chat(talk.messages)
+        whole = rollout.prompt + rollout.completion
+        trained = [False] * len(rollout.prompt) + rollout.mask
+        assert whole == sft.ids[: len(whole)]
+        assert trained == sft.trained[: len(whole)]
+        assert not any(sft.trained[len(whole) :]), "nothing that is trained on is missing"
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        [row] = sample_labels(roller, ToldSampler(said), folder, samples=1, seed=0)
+        assert (list(row.completion), list(map(bool, row.mask))) == (
+            rollout.completion,
+            rollout.mask,
+        )
+        assert row.label == rollout.success
+
+
+def test_the_mask_decodes_to_what_the_assistant_said(scene: Scene) -> None:
+    for number, talk in enumerate(scene.talks[:12]):
+        problem = scene.ground.problems[number]
+        roller = WorldRoller([problem], scene.ground, scene.codec, Play())
+        sampler = ToldSampler(turns_of(scene.tokenizer, talk.messages))
+        [rollout] = roller.roll([problem.problem_id], [0], sampler)
+        runs = groupby(zip(rollout.completion, rollout.mask, strict=True), key=lambda pair: pair[1])
+        said = [scene.tokenizer.decode([t for t, _ in run]) for kept, run in runs if kept]
+        wanted = [assistant_text(m) + END for m in talk.messages if m.role == "assistant"]
+        assert said == wanted, "every turn with its end token, and nothing else"
+        spans = [rollout.completion[start:end] for start, end in rollout.spans]
+        assert [scene.tokenizer.decode(span) for span in spans] == wanted
+        assert rollout.trajectory is not None
+        assert chat_text(rollout.trajectory.messages) == chat_text(talk.messages)
+
+
+def test_what_was_sampled_is_never_tokenised_again(scene: Scene) -> None:
+    """Text spelled in bytes stays in bytes, in the log and in the next prompt."""
+    talk = scene.talks[0]
+    problem = scene.ground.problems[0]
+    said = turns_of(scene.tokenizer, talk.messages)
+    thinking = next(m.reasoning_content for m in talk.messages if m.role == "assistant")
+    assert thinking
+    spelled = [token for char in thinking for token in scene.tokenizer.encode(char)]
+    head = scene.tokenizer.encode("<think>\n")
+    tail = said[0][len(head) + len(scene.tokenizer.encode(thinking)) :]
+    odd = [*head, *spelled, *tail]
+    assert odd != said[0]
+    sampler = ToldSampler([odd, *said[1:]])
+    roller = WorldRoller([problem], scene.ground, scene.codec, Play())
+    [rollout] = roller.roll([problem.problem_id], [0], sampler)
+    start, end = rollout.spans[0]
+    assert rollout.completion[start:end] == odd
+    assert sampler.prompts[1][: len(sampler.prompts[0]) + len(odd)] == [*sampler.prompts[0], *odd]
+
+
+def body(messages: Sequence[Message]) -> dict[str, object]:
+    return {"messages": [message.to_openai() for message in messages]}
+
+
+def test_a_turn_that_was_cut_off_gets_an_end_that_is_not_trained_on(scene: Scene) -> None:
+    talk = scene.talks[0].messages
+    said = turns_of(scene.tokenizer, talk)
+    log = TokenLog(ToldSampler([said[0], said[1]]), scene.codec, max_tokens=5, longest=4000)
+    first = log.complete(body(talk[:1]))
+    assert first["choices"][0]["finish_reason"] == "length"
+    assert (log.cut, log.ids[-1], log.trained[-1]) == (1, scene.tokenizer.end, False)
+    assert log.trained.count(True) == 5
+    written = Message(role="assistant", content=first["choices"][0]["message"]["content"])
+    log.complete(body([talk[0], written, Message(role="user", content="go on")]))
+    assert scene.tokenizer.decode(log.ids).count(END) >= 3
+
+
+def test_a_changed_history_is_refused(scene: Scene) -> None:
+    talk = scene.talks[0].messages
+    log = TokenLog(
+        ToldSampler(turns_of(scene.tokenizer, talk)), scene.codec, max_tokens=500, longest=4000
+    )
+    log.complete(body(talk[:1]))
+    with pytest.raises(RejectedError, match="go on"):
+        log.complete(body([talk[0], Message(role="assistant", content="no"), *talk[2:3]]))
+
+
+def test_a_conversation_over_the_budget_ends(scene: Scene) -> None:
+    talk = scene.talks[0].messages
+    log = TokenLog(
+        ToldSampler(turns_of(scene.tokenizer, talk)), scene.codec, max_tokens=50, longest=9
+    )
+    with pytest.raises(RejectedError, match="more than 9 tokens"):
+        log.complete(body(talk[:1]))
