@@ -109,3 +109,12 @@ def test_constant_readings_have_no_kappa() -> None:
     found = agreement([2, 2], [2, 2], ["a", "b"])
     assert found.kappa.value is None
     assert (found.kappa.low, found.kappa.high) == (-1, 1)
+
+
+def test_a_perfect_judge_is_not_certain_to_be_perfect() -> None:
+    labels = [0, 1, 2, 3, 4] * 4
+    found = agreement(labels, labels, [str(n) for n in range(20)])
+    assert found.kappa.value == found.balanced.value == found.exact.value == 1
+    assert 0.6 < found.kappa.low < 0.95
+    assert 0.7 < found.balanced.low < 0.95
+    assert found.kappa.high == found.balanced.high == 1

@@ -64,6 +64,11 @@ def test_false_refutations_and_false_passes_stand_apart(found: Calibration) -> N
     ]
 
 
+def test_rows_without_a_judgement_say_why() -> None:
+    some = {name: each for name, each in GIVEN.items() if name != "a"}
+    assert calibrate(ROWS, some).unjudged == {"no reason given": 1, "no verdict": 1}
+
+
 def test_an_error_is_charged_to_the_gate_that_made_it(found: Calibration) -> None:
     two, four = found.gates[1], found.gates[3]
     assert (two.refuted.successes, two.refuted.n) == (1, 4)  # c passes gate 2 and was stopped there

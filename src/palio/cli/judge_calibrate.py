@@ -134,6 +134,8 @@ def _show(console: Console, found: Calibration, misses: int) -> None:
         f"{'judge' if who is None else f'{who.name} {who.version}'} on {overall.n} labelled rows"
         f" ({overall.unjudged} unjudged), labels {found.labels[:19]}"
     )
+    for reason, count in found.unjudged.items():
+        console.print(f"unjudged: {count} x {reason}", highlight=False)
     rates = Table("measure", "value", "95 %", "n", title="Agreement", title_justify="left")
     for name, value in (
         ("weighted kappa", overall.kappa),

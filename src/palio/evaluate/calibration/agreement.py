@@ -153,6 +153,9 @@ def _bootstrapped(
         tail = (1 - CONFIDENCE) / 2
         low, high = (float(q) for q in np.quantile(draws, [tail, 1 - tail]))
         method = "cluster bootstrap, percentile"
+        if high - low < 1e-9:  # draws that are all equal would claim certainty
+            alike = cluster_mean([value] * len(tables), bounds=bounds)
+            low, high, method = alike.low, alike.high, alike.method
     return Estimate(
         value=value if np.isfinite(value) else None,
         n=n,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from palio.evaluate.calibration.agreement import Agreement, agreement
@@ -58,6 +59,7 @@ class Calibration(Record, frozen=True, omit_defaults=False):
     """Everything that is reported of a judge on a labelled set.
 
     Attributes:
+        unjudged: reason -> rows without a judgement, "no verdict" for rows that have none at all.
         refuted: rows that the judge put below their label, over all judged rows.
         admitted: rows that it put above.
         groups: population, split, language or channel -> value -> agreement there.
@@ -67,6 +69,7 @@ class Calibration(Record, frozen=True, omit_defaults=False):
     judge: JudgeId | None
     labels: str
     overall: Agreement
+    unjudged: dict[str, int]
     refuted: Proportion
     admitted: Proportion
     gates: tuple[GateErrors, ...]
@@ -130,6 +133,7 @@ def calibrate(rows: Sequence[LabelledRow], verdicts: Mapping[str, ReasoningVerdi
         judge=next(iter(judges)),
         labels=labels_digest(rows),
         overall=_agreement(rows, bins),
+        unjudged=_unjudged(given),
         refuted=wilson(below, judged),
         admitted=wilson(len(misses) - below, judged),
         gates=tuple(_gate(gate, rows, bins) for gate in range(1, 5)),
@@ -154,6 +158,15 @@ def bin_of(verdict: ReasoningVerdict | None) -> int | None:
             f"quality {verdict.quality:g} is no bin of the tree", where=verdict.trajectory_id
         )
     return QUALITY_BINS.index(verdict.quality)
+
+
+def _unjudged(given: Sequence[ReasoningVerdict | None]) -> dict[str, int]:
+    reasons = Counter(
+        "no verdict" if verdict is None else verdict.reason or "no reason given"
+        for verdict in given
+        if verdict is None or verdict.quality is None
+    )
+    return dict(sorted(reasons.items()))
 
 
 def _agreement(rows: Sequence[LabelledRow], bins: Sequence[int | None]) -> Agreement:
