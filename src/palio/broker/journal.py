@@ -26,7 +26,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -109,10 +109,20 @@ class BodyJournal:
                 self._sources.add(entry["digest"])
 
 
+class Entries(Protocol):
+    """Where the entries of a run go: a `Chain`, or a replay's memory."""
+
+    def append(self, payload: bytes) -> str:
+        """Add one entry; its digest."""
+
+    def sync(self) -> None:
+        """Wait until all are on disk."""
+
+
 class RunJournal:
     """Writes the entries of one run; its session holds the lock."""
 
-    def __init__(self, chain: Chain, number: int) -> None:
+    def __init__(self, chain: Entries, number: int) -> None:
         self._chain = chain
         self._number = number
         self._next = 0
