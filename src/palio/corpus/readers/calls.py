@@ -24,7 +24,7 @@ def read_calls(raw: Mapping[str, Any], where: str, losses: LossList) -> list[Too
         where: the message's place in the row.
         losses: takes what was changed.
     """
-    given = _as_list(raw.get("tool_calls"), f"{where}.tool_calls", losses)
+    given = read_list(raw.get("tool_calls"), f"{where}.tool_calls", losses)
     calls = [
         call
         for index, item in enumerate(given)
@@ -68,7 +68,8 @@ def _argument_text(function: Mapping[str, Any], where: str, losses: LossList) ->
     return json_text(arguments)
 
 
-def _as_list(given: Any, where: str, losses: LossList) -> list[Any]:
+def read_list(given: Any, where: str, losses: LossList) -> list[Any]:
+    """Calls as a list: a list itself, one call alone, or JSON text of either."""
     if isinstance(given, str) and given.strip():
         try:
             given = msgspec.json.decode(given)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from palio.corpus.readers.assembly import external_agent, imported
 from palio.corpus.readers.calls import read_tools
 from palio.corpus.readers.conversation import Conversation
@@ -26,7 +28,18 @@ _ROW_KEYS = frozenset(
 
 def is_chat_row(row: Any) -> bool:
     """Whether a decoded row has the shape that `read_chat` reads."""
-    return isinstance(row, dict) and isinstance(row.get("messages"), list)
+    return isinstance(row, dict) and isinstance(_messages(row), list)
+
+
+def _messages(row: Mapping[str, Any]) -> Any:
+    """The messages of a row; text is JSON, as data sets hold lists that no column type fits."""
+    given = row.get("messages")
+    if isinstance(given, str) and given.lstrip().startswith("["):
+        try:
+            return msgspec.json.decode(given)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+    return given
 
 
 def is_pair_row(row: Any) -> bool:
@@ -62,7 +75,7 @@ def read_chat(row: Mapping[str, Any], source: str, losses: LossList | None = Non
         UnreadableError: the messages are empty or one of them is no message.
     """
     conversation = Conversation(losses)
-    given = row["messages"]
+    given = _messages(row)
     if not given:
         raise UnreadableError("empty", "the row has no messages")
     if has_items(given):

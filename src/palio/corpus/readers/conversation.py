@@ -7,6 +7,7 @@ text, tool responses in user and tool messages.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,9 @@ _KEYS = frozenset(
 _DROPPED = ("refusal", "annotations", "audio")
 _THINKING = ("reasoning_content", "reasoning", "thinking")
 _RESPONSE, _RESPONSE_END = "<tool_response>", "</tool_response>"
+
+
+_END_MARKS = re.compile(r"(?:\s*<\|(?:im_end|eot_id|eom_id|endoftext|end_of_text)\|>)+\s*\Z")
 
 
 class Conversation:
@@ -74,6 +78,7 @@ class Conversation:
             self.losses.add("not_carried", f"{where}.weight")
         content = self._content(raw.get("content"), where)
         if role == "assistant":
+            content = self._without_end(content, where)
             self._assistant(raw, content, where, harness)
         elif content and content.lstrip().startswith(_RESPONSE) and role != "system":
             self._tagged_results(content, where)
@@ -88,6 +93,15 @@ class Conversation:
                     name=name if isinstance(name, str) else None,
                 )
             )
+
+    def _without_end(self, content: str | None, where: str) -> str | None:
+        """A raw generation without the marks that end it; they are a template's to write."""
+        if not content or not content.rstrip().endswith("|>"):
+            return content
+        shorter = _END_MARKS.sub("", content)
+        if shorter != content:
+            self.losses.add("end_mark", where)
+        return shorter
 
     def _text(self, raw: Mapping[str, Any], content: str | None, where: str) -> str:
         """Content of a message that must have one: null and absent become "" and are listed."""

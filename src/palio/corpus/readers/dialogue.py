@@ -15,7 +15,7 @@ from palio.broker.emission import read_emission
 from palio.broker.ledger import argument_key
 from palio.broker.record import common_prefix
 from palio.corpus.readers.assembly import imported
-from palio.corpus.readers.calls import read_tools
+from palio.corpus.readers.calls import read_list, read_tools
 from palio.corpus.readers.conversation import Conversation
 from palio.corpus.readers.decoding import json_text
 from palio.corpus.readers.losses import Imported, LossList, UnreadableError
@@ -38,6 +38,8 @@ NO_RECORD = "no host record came with the dialogue: it is the agent's own accoun
 """Stands in `Trajectory.differences` of a dialogue without proxy calls."""
 
 _ENVELOPE = frozenset(("problem_id", "status", "execution_time", "error", "dialogue"))
+_ENDED = ("FAILED", "TIMED_OUT")
+_COUNTED = {"problem_id", "execution_time"}
 _COUNTERS = ("inference_failure_count", "inference_total")
 _STEP = frozenset(("completion", "extra_info", "prompt"))
 _COMPLETION = frozenset(("reasoning_content", "content", "message"))
@@ -50,6 +52,7 @@ def is_step(value: Any) -> bool:
     """Whether a value is one step of a dialogue."""
     return isinstance(value, dict) and (
         isinstance(value.get("completion"), dict)
+        or (isinstance(value.get("completion"), str) and isinstance(value.get("extra_info"), dict))
         or (isinstance(value.get("extra_info"), dict) and "message" in value)
     )
 
@@ -68,7 +71,11 @@ def is_upstream(value: Any) -> bool:
 
 def is_envelope(row: Any) -> bool:
     """Whether a row is the envelope that a sandbox writes a problem."""
-    return isinstance(row, dict) and "dialogue" in row and ("status" in row or "problem_id" in row)
+    if not isinstance(row, dict):
+        return False
+    if "dialogue" not in row:  # a run that ended before its agent returned anything
+        return row.get("status") in _ENDED and row.keys() >= _COUNTED and "score" not in row
+    return "status" in row or "problem_id" in row or is_dialogue(row["dialogue"])
 
 
 def read_envelope(row: Mapping[str, Any], source: str) -> Imported:
@@ -76,7 +83,7 @@ def read_envelope(row: Mapping[str, Any], source: str) -> Imported:
     losses = LossList()
     losses.unknown(row, (*_ENVELOPE, *_COUNTERS))
     losses.dropped(row, _COUNTERS)
-    dialogue = row["dialogue"]
+    dialogue = row.get("dialogue")
     if isinstance(dialogue, str):
         try:
             dialogue = msgspec.json.decode(dialogue)
@@ -165,7 +172,8 @@ def _said(step: Mapping[str, Any]) -> Mapping[str, Any]:
     """The `message` of a step, {} where there is none."""
     completion = step.get("completion")
     holder = completion if isinstance(completion, dict) else step
-    return mapping(holder.get("message"))
+    said = holder.get("message")
+    return {"response": said} if isinstance(said, str) and said else mapping(said)
 
 
 class _Reading:
@@ -189,11 +197,11 @@ class _Reading:
         prompt = self._prompt(step.get("prompt"), where)
         self._open(extra, prompt, where)
         said = _said(step)
-        completion = mapping(step.get("completion"))
+        completion = step.get("completion")
+        completion = {"content": completion} if isinstance(completion, str) else mapping(completion)
         self.losses.unknown(completion, _COMPLETION, f"{where}.completion")
         self.losses.unknown(said, _MESSAGE, f"{where}.message")
-        given = said.get("tool_call")
-        calls = [given] if isinstance(given, dict) else listed(given)
+        calls = read_list(said.get("tool_call"), f"{where}.tool_call", self.losses)
         plain = [call for call in calls if isinstance(call, dict)]
         earlier, own = observed(said.get("obs"), plain, where, self.losses)
         for found in earlier:

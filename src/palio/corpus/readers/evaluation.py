@@ -29,7 +29,8 @@ def is_evaluation(row: Any) -> bool:
     return (
         isinstance(row, dict)
         and isinstance(row.get("sample"), dict)
-        and isinstance(row["sample"].get("output_tools"), list)
+        and "output_tools" in row["sample"]
+        and isinstance(row["sample"]["output_tools"], list | None)
     )
 
 
@@ -45,7 +46,8 @@ def read_evaluation(row: Mapping[str, Any], source: str) -> Imported:
     sample = row["sample"]
     query = row.get("query") if isinstance(row.get("query"), str) else ""
     conversation.add({"role": "user", "content": query}, "query")
-    seen = [_turn(conversation, item, index) for index, item in enumerate(sample["output_tools"])]
+    made = sample["output_tools"] or []
+    seen = [_turn(conversation, item, index) for index, item in enumerate(made)]
     if len(seen) > 1:
         losses.add("turns_unknown", "sample.output_tools")
     if seen and not any(seen):

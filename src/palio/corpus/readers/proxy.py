@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -39,8 +40,11 @@ def is_proxy_call(row: Any) -> bool:
     """Whether a row is one logged request."""
     return (
         isinstance(row, dict)
-        and row.get("kind") in ("summary", "attempt")
         and isinstance(row.get("path"), str)
+        and (
+            row.get("kind") in ("summary", "attempt")
+            or ("kind" not in row and "method" in row and "timestamp" in row)
+        )
     )
 
 
@@ -55,7 +59,7 @@ def read_proxy_calls(given: Any, where: str, losses: LossList) -> list[ProxyCall
         losses.unknown(raw, _KEYS, place)
         path = raw["path"].split("?")[0].rstrip("/")
         tool = path.rsplit("/search/", 1)[1] if "/search/" in path else ""
-        if raw["kind"] == "attempt":
+        if raw.get("kind") == "attempt":
             losses.add("attempt", place)
         elif not tool and not path.endswith("/completions"):
             losses.add("other_request", place)
@@ -74,8 +78,10 @@ def logged_number(value: Any) -> float:
 
 
 def logged_arguments(raw: Mapping[str, Any]) -> str:
-    """The argument JSON of a logged dispatch."""
+    """The argument JSON of a logged dispatch: its parameters, its body, or its address."""
     given = raw.get("params") if raw.get("params") is not None else raw.get("json_data")
+    if given is None and "?" in raw["path"]:
+        given = dict(parse_qsl(raw["path"].split("?", 1)[1], keep_blank_values=True))
     return given if isinstance(given, str) else json_text(given or {})
 
 
