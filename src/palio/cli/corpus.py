@@ -15,7 +15,7 @@ from palio.cli.corpus_judging import judging
 from palio.cli.corpus_leaks import register
 from palio.cli.corpus_salvage import salvage
 from palio.cli.corpus_screen import counter, print_funnel, warn
-from palio.cli.corpus_shards import shard
+from palio.cli.corpus_shards import assemble, shard
 from palio.cli.judge_choice import JUDGE, REPLIES, reasoning_judge
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command("import")(import_traces)
 app.command()(export)
 app.command()(salvage)
 app.command()(shard)
+app.command()(assemble)
 register(app)
 corpus_card.register(app)
 

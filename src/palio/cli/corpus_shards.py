@@ -118,3 +118,36 @@ def _counter(todo: Plan) -> Iterator[Any]:
             bar.update(task, advance=1, rows=rows)
 
         yield show
+
+
+def assemble(
+    shards: str = typer.Argument(..., help="Folder or URL of `palio corpus shard`."),
+    suite: list[Path] = typer.Option(..., help="Suites that the traces refer to."),
+    out: Path = typer.Option(..., help="Corpus folder to write."),
+    config: Path | None = typer.Option(None, help="TOML with keys of CorpusConfig."),
+    keep_pools: Path | None = typer.Option(None, help="Earlier corpus whose split must stay."),
+    verdicts: list[Path] = typer.Option([], help="Outcome verdicts by trajectory."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Compare the rows of finished shards, split them without leaks, certify, write a corpus.
+
+    For traces that are too many for `palio corpus build`, which judges each of them too.
+    """
+    from palio.cli.corpus_judging import problems_of
+    from palio.cli.corpus_screen import print_funnel
+    from palio.corpus.build import read_pools
+    from palio.corpus.config import CorpusConfig, read_config
+    from palio.corpus.opinions import outcomes_by_trajectory
+    from palio.corpus.shards.assembly import assemble as assemble_shards
+    from palio.rollout.verdicts import Verdicts
+
+    given = outcomes_by_trajectory(verdicts) if verdicts else {}
+    funnel = assemble_shards(
+        shards,
+        problems_of(suite),
+        read_config(config) if config else CorpusConfig(),
+        out,
+        verdicts={name: Verdicts(outcomes=outcomes) for name, outcomes in given.items()},
+        previous=read_pools(keep_pools) if keep_pools else None,
+    )
+    print_funnel(funnel, as_json)

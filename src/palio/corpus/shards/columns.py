@@ -33,8 +33,8 @@ TEXTS = ("trajectory_id", "problem_id", "query", "kind", "agent", "run", "format
 JUDGED = ("evidence", "axis")
 SIGNALS = ("depth", "reformulations", "verification", "regularity")
 SMALL = (
-    *("trajectory_id", "problem_id", "query", "agent", "line", "key", "richness", "evidence"),
-    *("axis", "emitted", "dispatched", *SIGNALS),
+    *("trajectory_id", "problem_id", "query", "agent", "format", "key"),
+    *SIGNALS,
 )
 """What the second stage reads of every row; the rest only of those that are kept."""
 
