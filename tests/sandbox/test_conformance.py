@@ -83,8 +83,8 @@ def test_output_is_capped_and_a_flood_is_stopped(processed: Outcome) -> None:
         import os, sys
         def agent_main(p):
             for _ in range(50):
-                os.write(1, b"\\xff\\x00" * 50_000)
-                os.write(2, b"e" * 100_000)
+                sys.stdout.buffer.write(b"\\xff\\x00" * 50_000)
+                sys.stderr.buffer.write(b"e" * 100_000)
             return []
         """
     outcome = processed(source, output_bytes=1000)
@@ -139,6 +139,7 @@ def agent_main(p):
                 os.execv("/bin/sleep", ["sleep", "{mark}"])
             os._exit(0)
         os.wait()
+    ProxyClient().get("/search/find_product", {{"q": "mug"}})
     while True:
         with open("/proc/self/stat") as _:
             pass
@@ -147,30 +148,37 @@ def agent_main(p):
 
 
 def test_the_whole_tree_is_gone_in_a_tenth_of_a_second(processed: Outcome) -> None:
-    """From the moment it is asked to stop until nothing is left, daemons included."""
+    """From the decision to end it until nothing is left, daemons included."""
     best = 1e9
     for attempt in range(3):  # the fastest of three: the machine may be busy with something else
         mark = f"8{attempt}{time.monotonic_ns() % 10**7}"
-        stop = threading.Event()
+        stop, session = threading.Event(), tiny_session()
+        source = FAMILY.format(mark=mark, then="time.sleep(0.01)")
         with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(
-                processed, FAMILY.format(mark=mark, then="time.sleep(0.01)"), stop=stop
-            )
-            wait_for(lambda mark=mark: len(processes_of(mark)) == 8)
-            started = time.perf_counter()
+            running = pool.submit(processed, source, stop=stop, session=session)
+            wait_for(lambda session=session: session.status()["left"]["calls"] < 400)
             stop.set()
             outcome = running.result(timeout=30)
-            best = min(best, time.perf_counter() - started)
         assert outcome.reason == "killed"
         assert outcome.fault is not None
         assert outcome.fault.code == FaultCode.run_interrupted
         assert not processes_of(mark)
+        assert outcome.usage.kill_s is not None
+        best = min(best, outcome.usage.kill_s)
     assert best < 0.1
+
+
+def test_a_stop_is_noticed_soon(processed: Outcome) -> None:
+    stop = threading.Event()
+    threading.Timer(0.4, stop.set).start()
+    started = time.monotonic()
+    assert processed("def agent_main(p):\n    while True: pass", stop=stop).reason == "killed"
+    assert time.monotonic() - started < 3
 
 
 def test_nothing_is_left_after_a_normal_end(processed: Outcome) -> None:
     mark = f"7{time.monotonic_ns() % 10**8}"
-    outcome = processed(FAMILY.format(mark=mark, then="return []"))
+    outcome = processed(FAMILY.format(mark=mark, then="return []"), session=tiny_session())
     assert (outcome.reason, outcome.claim) == ("exited", [])
     assert not processes_of(mark)
 

@@ -95,7 +95,7 @@ class BwrapDriver(Room):
                         *(str(control.guest.fileno()), "pass" if session else ""),
                     ],
                     control=control,
-                    task=_task(spec),
+                    task=task_bytes(spec),
                     admit=door.admit,
                     kill=kill_namespace,
                     fds=(*files.values(), options, seccomp, control.guest.fileno()),
@@ -109,7 +109,8 @@ class BwrapDriver(Room):
             return self.unless_broken(child.watch(stop), session=session)
 
 
-def _task(spec: SandboxSpec) -> bytes:
+def task_bytes(spec: SandboxSpec) -> bytes:
+    """What the guest is told."""
     task = {
         "agent": AGENT,
         "problem": spec.problem,
@@ -132,8 +133,6 @@ def limited(prlimit: str, limits: SandboxLimits) -> list[str]:
         f"--fsize={limits.file_bytes}",
         f"--cpu={cpu}",
         "--core=0",
-        "--msgqueue=0",
-        "--memlock=0",
         "--",
     ]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from palio.broker.server import BrokerServer
 from palio.records import ConfigError, MissingDependencyError, PalioError
 from palio.sandbox.bwrap import BwrapDriver
 from palio.sandbox.inline import InlineDriver
+from palio.sandbox.oci import OciDriver
 from palio.sandbox.process import SubprocessDriver
 from palio.sandbox.spec import (
     STRANGERS,
@@ -22,7 +24,11 @@ from palio.sandbox.spec import (
 
 Maker = Callable[[BrokerServer | None], Driver]
 UNSAFE = "unsafe-subprocess"
-ENCLOSED: Mapping[str, Maker] = {"bwrap": BwrapDriver}
+ENCLOSED: Mapping[str, Maker] = {
+    "bwrap": BwrapDriver,
+    "oci": OciDriver,
+    "oci-runsc": partial(OciDriver, runtime="runsc"),
+}
 """Drivers fit for strangers' code, the preferred one first."""
 UNENCLOSED: Mapping[str, Maker] = {UNSAFE: SubprocessDriver, "inline": lambda _: InlineDriver()}
 """Drivers for trusted agents; they run only when they are asked for by name."""

@@ -9,6 +9,7 @@ import array
 import contextlib
 import os
 import socket
+import struct
 from pathlib import Path
 from typing import Self
 
@@ -23,8 +24,11 @@ class Control:
         guest: the guest's end, to be inherited; None where the guest connects to a path.
     """
 
-    def __init__(self, host: socket.socket, guest: socket.socket | None = None) -> None:
+    def __init__(
+        self, host: socket.socket, guest: socket.socket | None = None, peers: range = range(0)
+    ) -> None:
         self._host = host
+        self._peers = peers
         self._waiting = guest is None
         self.guest = guest
 
@@ -34,10 +38,14 @@ class Control:
         return cls(*socket.socketpair())
 
     @classmethod
-    def at(cls, path: Path) -> Self:
-        """A socket that a container finds at a path; only the first who connects is heard."""
-        host = listening_at(path, _BACKLOG)
-        return cls(host)
+    def at(cls, path: Path, peers: range) -> Self:
+        """A socket that a container finds at a path; only the first who connects is heard.
+
+        Args:
+            path: where it is, on the host.
+            peers: user ids that the guest can have; anybody else is hung up on.
+        """
+        return cls(listening_at(path, _BACKLOG), peers=peers)
 
     def fileno(self) -> int:
         """What to wait on; another one after `greeted` has accepted."""
@@ -57,6 +65,9 @@ class Control:
         """
         if self._waiting:
             connection, _ = self._host.accept()
+            if _user_of(connection) not in self._peers:
+                connection.close()
+                raise OSError("somebody else connected to its control socket")
             self._host.close()
             self._host = connection
             self._waiting = False
@@ -87,6 +98,15 @@ class Control:
         """Close both ends."""
         self._host.close()
         self.started()
+
+
+def _user_of(connection: socket.socket) -> int:
+    """User id of the process at the other end, as the kernel saw it connect."""
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    )
+    return int(user)
 
 
 def listening_at(path: Path, backlog: int) -> socket.socket:

@@ -156,8 +156,14 @@ def _guarded(number: int, body: list[Instruction]) -> list[Instruction]:
     ]
 
 
-def oci_profile(machine: str = "") -> dict[str, Any]:
-    """The same rules as an OCI `linux.seccomp` object, which is also a docker profile."""
+def oci_profile(machine: str = "", *, gvisor: bool = False) -> dict[str, Any]:
+    """The same rules as an OCI `linux.seccomp` object, which is also a docker profile.
+
+    Args:
+        machine: see `architecture`.
+        gvisor: leave clone and clone3 alone. gVisor answers every refusal with EPERM, after which
+            the C library starts no thread; its namespaces are its own and none of the host's.
+    """
     arch = architecture(machine)
     known = {n for n, numbers in rules()["calls"].items() if numbers[arch.column] >= 0}
 
@@ -169,14 +175,14 @@ def oci_profile(machine: str = "") -> dict[str, Any]:
         made = {"index": index, "value": mask or value, "op": op}
         return {**made, "valueTwo": value} if mask else made
 
-    namespaces = [1 << bit for bit in range(32) if NEW_NAMESPACES >> bit & 1]
+    namespaces = [] if gvisor else [1 << bit for bit in range(32) if NEW_NAMESPACES >> bit & 1]
     masked = "SCMP_CMP_MASKED_EQ"
     return {
         "defaultAction": "SCMP_ACT_ALLOW",
         "architectures": [arch.oci],
         "syscalls": [
             fails([name for name in rules()["denied"] if name in known], errno.EPERM),
-            fails([name for name in rules()["absent"] if name in known], errno.ENOSYS),
+            *([] if gvisor else [fails(rules()["absent"], errno.ENOSYS)]),
             *(fails(["clone"], errno.EPERM, argument(0, b, masked, b)) for b in namespaces),
             *(
                 fails(["ioctl"], errno.EPERM, argument(1, r, masked, 0xFFFFFFFF))

@@ -20,6 +20,28 @@ GREETING = b"P"
 _COPY = 1 << 16
 
 
+def become_init(seconds: float) -> None:
+    """In a container that starts us as process 1: be its init, and go on in a child.
+
+    Process 1 has to reap what others leave, and no signal from inside ends it. With `seconds` it
+    ends itself by then, and every process with it, should the host have died.
+    """
+    if os.getpid() != 1:
+        return
+    import signal
+
+    child = os.fork()
+    if not child:
+        return
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(124))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            signalled = os.WIFSIGNALED(status)
+            os._exit(128 + os.WTERMSIG(status) if signalled else os.WEXITSTATUS(status))
+
+
 def connect(where: str) -> Any:
     """The control socket: `where` is an inherited descriptor's number or a socket's path."""
     if where.isdigit():

@@ -1,8 +1,9 @@
 """Runs one agent file on one problem in this process and gives one JSON report to the host.
 
-Arguments: where the control socket is (see `door`), and how the door is made. Over that socket the
-host sends one JSON object {agent, problem, seed, result_bytes} and reads the report. What is
-written here is the agent's claim: the host trusts none of it.
+Arguments: where the control socket is (see `door`), how the door is made, and for how many seconds
+a container may exist at all. Over that socket the host sends one JSON object {agent, problem, seed,
+result_bytes} and reads the report. What is written here is the agent's claim: the host trusts none
+of it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ def main() -> None:
     import door  # type: ignore[import-not-found]
     import fixed  # type: ignore[import-not-found]
 
+    door.become_init(float(sys.argv[3]) if len(sys.argv) > 3 else 0.0)
     control = door.connect(sys.argv[1])
     door.open_door(control, sys.argv[2])
     import json
