@@ -53,6 +53,20 @@ def new(
     typer.echo(f"wrote {path}; try it: palio agent test {path}")
 
 
+@app.command("from-checkpoint")
+def from_checkpoint(
+    checkpoint: Path = typer.Argument(help="Checkpoint, stage or run folder; or: bundled."),
+    out: Path = typer.Option(Path("trained.py"), help="Agent file to write."),
+    force: bool = typer.Option(False, help="Overwrite an existing file."),
+) -> None:
+    """Make an agent whose model is a trained checkpoint; it races like any agent file."""
+    from palio.train.racer import write_racer
+
+    racer = write_racer(checkpoint, out, force=force)
+    typer.echo(f"wrote {out}; its model is {racer.model}, {racer.checkpoint}")
+    typer.echo(f"race it: palio race --agents careful,{out} --suite S --catalogue C --out RUN")
+
+
 @app.command("test")
 def try_out(
     agent: str = typer.Argument(..., help="Agent file, or the name of a bundled agent."),

@@ -83,7 +83,7 @@ def race(
             jobs,
             out,
             driver=_driver(stack, "inline" if inline else driver),
-            upstream=_upstream(stack, model_url, api_key),
+            upstream=_upstream(stack, model_url, api_key, agents),
             limits=Limits(seconds=seconds),
             concurrency=concurrency,
             retries=retries,
@@ -134,10 +134,13 @@ def _check_models(agents: str, model: str) -> None:
 def _specs(agents: str, policies: list[str], model: str) -> list[AgentSpec]:
     from palio.agents.registry import find_agent
     from palio.agents.spec import agent_from_file, policy_agent
+    from palio.train.racer import racer_spec
 
     names = [name.strip() for name in agents.split(",") if name.strip()]
     specs = [
-        agent_from_file(name, model=model) if name.endswith(".py") else find_agent(name)
+        (racer_spec(Path(name)) or agent_from_file(name, model=model))
+        if name.endswith(".py")
+        else find_agent(name)
         for name in names
     ]
     return [*specs, *(policy_agent(model, model) for model in policies)]
@@ -182,11 +185,18 @@ def _driver(stack: ExitStack, name: str) -> Driver:
     return stack.enter_context(opened(open_driver(name)))
 
 
-def _upstream(stack: ExitStack, url: str, api_key: str) -> Upstream:
+def _upstream(stack: ExitStack, url: str, api_key: str, agents: str) -> Upstream:
+    """The model server; agents made from checkpoints have their own weights answer."""
     from palio.agents.scripted import ScriptedUpstream
     from palio.broker.upstream import HttpUpstream
 
-    return stack.enter_context(HttpUpstream(url, api_key)) if url else ScriptedUpstream()
+    rest = stack.enter_context(HttpUpstream(url, api_key)) if url else ScriptedUpstream()
+    files = [Path(name.strip()) for name in agents.split(",") if name.strip().endswith(".py")]
+    if not files:
+        return rest
+    from palio.train.racer import with_checkpoints
+
+    return stack.enter_context(with_checkpoints(rest, files))
 
 
 def _progress(stack: ExitStack) -> Callable[[Step], None]:

@@ -9,7 +9,7 @@ import typer
 
 
 def serve(
-    checkpoint: Path = typer.Argument(help="Checkpoint folder of `palio train`."),
+    checkpoint: Path = typer.Argument(help="Checkpoint, stage or run folder; or: bundled."),
     host: str = typer.Option("127.0.0.1", help="Address to bind."),
     port: int = typer.Option(8000, min=0, max=65535, help="Port; 0 picks a free one."),
     slots: int = typer.Option(64, min=1, help="Conversations stepped together; more wait."),
@@ -18,10 +18,10 @@ def serve(
 ) -> None:
     """Serve a trained checkpoint over an OpenAI-compatible API; stop with Ctrl-C."""
     from palio.agents.server import ModelServer
-    from palio.train.engine import Engine
+    from palio.train.serving import open_checkpoint
 
     with (
-        Engine(checkpoint, slots=slots, threads=threads) as engine,
+        open_checkpoint(checkpoint, slots=slots, threads=threads) as engine,
         ModelServer(engine, host=host, port=port, api_key=api_key) as server,
     ):
         typer.echo(f"serving {', '.join(engine.models)} at {server.url}")

@@ -59,6 +59,20 @@ class LoraConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields
     )
 
 
+class Rehearsal(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
+    """What a dry run puts in the place of the weights.
+
+    Attributes:
+        shape: fields of the model's configuration for random weights; {} takes the real weights.
+        tokenizer: where the model's own is not at hand; a file of ranks will do.
+        dtype: of the random weights.
+    """
+
+    shape: dict[str, Any] = {}
+    tokenizer: str = ""
+    dtype: str = "bfloat16"
+
+
 class PretrainedModel(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
     """A model that `transformers` loads.
 
@@ -71,8 +85,8 @@ class PretrainedModel(Record, frozen=True, omit_defaults=False, forbid_unknown_f
         attention: implementation that transformers is asked for.
         template: file of another chat template, with generation marks; "" for palio's own, in which
             a conversation's text is a prefix of every longer one's.
-        shape: overrides of the model's configuration, with which it gets random weights; only a
-            dry run has any.
+        shape: configuration of random weights; only a dry run has any.
+        rehearsal: what a dry run uses.
     """
 
     path: str
@@ -83,6 +97,7 @@ class PretrainedModel(Record, frozen=True, omit_defaults=False, forbid_unknown_f
     attention: str = "sdpa"
     template: str = ""
     shape: dict[str, Any] = {}
+    rehearsal: Rehearsal | None = None
 
 
 class DataConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):

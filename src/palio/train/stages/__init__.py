@@ -11,6 +11,9 @@ KINDS: dict[str, str] = {
     "sft": "palio.train.stages.sft:SFT",
     "rejection": "palio.train.stages.rejection:REJECTION",
     "teacher": "palio.train.stages.teacher:TEACHER",
+    "distill": "palio.train.rl.distill:DISTILL",
+    "kto": "palio.train.preference.kto:KTO",
+    "grpo": "palio.train.rl.grpo:GRPO",
 }
 
 

@@ -16,6 +16,8 @@ from palio.train.stages.examples import examples_of
 from palio.train.tokenizer import Encoded
 
 CORPUS, ROLLOUTS = "trajectories", "rollouts"
+_LEAST = 0.01
+"""Weight of a rollout that was kept with no reward at all: only a dry run keeps one."""
 
 
 class Kept(NamedTuple):
@@ -95,7 +97,7 @@ def by_reward(kept: Kept, share: float) -> list[Source]:
     """Sources in which a rollout is drawn in proportion to its reward; together `share`."""
     groups: defaultdict[float, list[Example]] = defaultdict(list)
     for rollout, example in kept.rows:
-        reward = 1.0 if rollout.success else round(rollout.reward, 2)
+        reward = 1.0 if rollout.success else max(_LEAST, round(rollout.reward, 2))
         groups[reward].append(example)
     total = sum(reward * len(found) for reward, found in groups.items())
     return [

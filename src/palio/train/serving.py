@@ -1,0 +1,83 @@
+"""Any checkpoint answers chat completions: ours by our engine, others by transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from palio.broker.upstream import Upstream
+from palio.records import InputError
+from palio.train.checkpoint import checkpoint_folder, checkpoint_name
+from palio.train.engine import Engine
+from palio.train.tokenizer import PAD
+
+
+@runtime_checkable
+class NamedUpstream(Upstream, Protocol):
+    """An upstream that knows the names of its models."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names under which the model can be asked."""
+
+
+@contextmanager
+def open_checkpoint(
+    named: Path, *, slots: int = 64, threads: int = 1, longest: int = 16_384
+) -> Iterator[NamedUpstream]:
+    """Serve a checkpoint while the context is open.
+
+    Args:
+        named: a checkpoint, a stage's or a run's folder, or "bundled".
+        slots: conversations stepped together.
+        threads: of the arithmetic.
+        longest: tokens of a conversation with a pretrained model.
+
+    Raises:
+        InputError: no readable checkpoint.
+    """
+    folder = checkpoint_folder(named)
+    if is_own(folder):
+        with Engine(folder, slots=slots, threads=threads) as engine:
+            engine.name = checkpoint_name(named)
+            yield engine
+        return
+    import torch
+
+    from palio.train.backends.codec import PretrainedCodec
+    from palio.train.backends.served import Served
+    from palio.train.backends.weights import load_model, load_tokenizer
+    from palio.train.recipe import PretrainedModel
+    from palio.train.rl.sampler import TransformersSampler
+
+    torch.set_num_threads(threads)
+    source = PretrainedModel(path=str(folder))
+    model = load_model(source, folder, 0).eval()
+    if torch.cuda.is_available():
+        model = model.to("cuda")
+    codec = PretrainedCodec(load_tokenizer(source, folder))
+    with TransformersSampler(model, end=codec.end, most=slots) as sampler:
+        yield Served(sampler, codec, name=checkpoint_name(named), longest=longest)
+
+
+def is_own(folder: Path) -> bool:
+    """Whether a checkpoint has one of palio's own vocabularies.
+
+    Raises:
+        InputError: the folder is no checkpoint.
+    """
+    path = folder / "tokenizer.json"
+    try:
+        shape = json.loads((folder / "config.json").read_bytes())
+        added = json.loads(path.read_bytes()).get("added_tokens", [])
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"no readable checkpoint: {error}",
+            where=str(folder),
+            remedy="name a checkpoint folder of `palio train`",
+        ) from error
+    ours = any(token.get("content") == PAD for token in added)
+    return ours and shape.get("model_type") == "qwen3"

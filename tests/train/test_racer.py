@@ -1,0 +1,107 @@
+"""A checkpoint races as an agent file, gets a standing, and is refused when its weights changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from palio.agents.server import ModelServer
+from palio.broker.upstream import HttpUpstream
+from palio.cli.main import app
+from palio.records import InputError, IntegrityError, Suite
+from palio.suites.files import write_suite
+from palio.train.checkpoint import checkpoint_folder, checkpoint_name, save_checkpoint
+from palio.train.model import Qwen3
+from palio.train.racer import racer_of, with_checkpoints, write_racer
+from palio.train.serving import open_checkpoint
+from palio.train.tokenizer import ChatTokenizer
+from palio.world.catalogue import write_catalogue
+from tests.train.conftest import Shop
+
+
+@pytest.fixture
+def stage(small: Qwen3, tokenizer: ChatTokenizer, tmp_path: Path) -> Path:
+    folder = tmp_path / "run" / "sft"
+    save_checkpoint(
+        folder / "checkpoint", small, tokenizer, config={}, inputs={}, counts={}, seed=0
+    )
+    return folder
+
+
+def test_a_checkpoint_races_and_gets_a_standing(stage: Path, shop: Shop, tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    agent, out = tmp_path / "trained.py", tmp_path / "race"
+    made = run(app, ["agent", "from-checkpoint", str(stage), "--out", str(agent)])
+    assert made.exit_code == 0, made.output
+    write_catalogue(shop.world.catalogue, tmp_path / "cat")
+    write_suite(Suite(suite_id="s", version="1", problems=shop.problems[:2]), tmp_path / "s.json")
+    raced = run(
+        app,
+        [
+            *("race", "--agents", f"careful,{agent}", "--suite", str(tmp_path / "s.json")),
+            *("--catalogue", str(tmp_path / "cat"), "--out", str(out), "--driver", "inline"),
+        ],
+    )
+    assert raced.exit_code == 0, raced.output
+    told = json.loads((out / "standings.json").read_bytes())
+    assert "trained" in json.dumps(told)
+    models = {
+        json.loads(line)["agent"]["model"]
+        for line in (out / "trajectories.jsonl").read_bytes().splitlines()
+    }
+    assert models == {"scripted-careful", "trained-sft"}
+
+
+def test_other_weights_are_another_agent(stage: Path, tmp_path: Path) -> None:
+    agent = tmp_path / "a.py"
+    write_racer(stage, agent)
+    with pytest.raises(InputError, match="exists"):
+        write_racer(stage, agent)
+    racer = racer_of(agent)
+    assert racer is not None
+    assert racer.digest in agent.read_text()
+    (stage / "checkpoint" / "manifest.json").write_text("{}")
+    with (
+        pytest.raises(IntegrityError, match="made from"),
+        open_checkpoint_of(agent),
+    ):
+        pass
+
+
+def open_checkpoint_of(agent: Path) -> object:
+    class Nobody:
+        def complete(self, body: dict[str, object]) -> dict[str, object]:
+            raise AssertionError(body)
+
+    return with_checkpoints(Nobody(), [agent])
+
+
+def test_a_run_and_a_stage_name_their_checkpoint(stage: Path) -> None:
+    assert checkpoint_folder(stage) == stage / "checkpoint"
+    assert checkpoint_name(stage) == checkpoint_name(stage / "checkpoint") == "sft"
+
+
+def test_served_as_the_openai_client_asks(stage: Path) -> None:
+    openai = pytest.importorskip("openai", reason="the client that users have")
+    with open_checkpoint(stage, slots=4) as engine, ModelServer(engine) as server:
+        url = server.url if server.url.endswith("/v1") else f"{server.url}/v1"
+        with openai.OpenAI(base_url=url, api_key="none") as client:
+            assert [model.id for model in client.models.list()] == ["sft"]
+            asked = {
+                "model": "sft",
+                "messages": [{"role": "user", "content": "a mug"}],
+                "max_tokens": 6,
+                "tools": [
+                    {"type": "function", "function": {"name": "find_product", "parameters": {}}}
+                ],
+            }
+            whole = client.chat.completions.create(**asked)
+            streamed = list(client.chat.completions.create(**asked, stream=True))
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in streamed if chunk.choices)
+        assert text == whole.choices[0].message.content
+        assert whole.usage.completion_tokens <= 6
+        plain = HttpUpstream(server.url)
+        plain.close()
