@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from palio.evaluate.experiment.analysis import Effect, PlanResult, analyse
+from palio.evaluate.experiment.analysis import ArmSummary, Effect, PlanResult, analyse
 from palio.evaluate.experiment.config import LabConfig
 from palio.evaluate.experiment.pictures import effects_chart
 from palio.evaluate.experiment.plan import Plan
@@ -71,26 +71,25 @@ def _told(plan: Plan, result: PlanResult, runs: Sequence[ArmRun]) -> dict[str, A
     }
 
 
-def _arm(
-    name: str, values: Sequence[float], mean: float | None, runs: Sequence[ArmRun]
-) -> dict[str, str]:
-    mine = [run for run in runs if run.arm == name]
-
-    def kind(wanted: str) -> str:
-        found = [run.rate(wanted) for run in mine if run.n.get(wanted)]
+def _arm(summary: ArmSummary, runs: Sequence[ArmRun], k: str) -> dict[str, str]:
+    def rate(wanted: str) -> str:
+        found = [run.rate(wanted) for run in runs if run.n.get(wanted)]
         return f"{100 * float(np.mean(found)):.1f}" if found else ""
 
     def count(wanted: str) -> str:
-        found = [getattr(run, wanted) for run in mine]
+        found = [getattr(run, wanted) for run in runs]
         return f"{float(np.mean(found)):,.0f}" if found else ""
 
+    many = [run.pass_at[k] for run in runs if k in run.pass_at]
     return {
-        "name": name,
-        "by_seed": ", ".join(f"{100 * value:.1f}" for value in values),
-        "mean": "" if mean is None else f"**{100 * mean:.1f}**",
-        "product": kind("product"),
-        "shop": kind("shop"),
-        "voucher": kind("voucher"),
+        "name": summary.arm,
+        "by_seed": ", ".join(f"{100 * value:.1f}" for value in summary.values),
+        "mean": "" if summary.mean is None else f"**{100 * summary.mean:.1f}**",
+        "many": f"{100 * float(np.mean(many)):.1f}" if many else "",
+        "greedy": rate("overall"),
+        "product": rate("product"),
+        "shop": rate("shop"),
+        "voucher": rate("voucher"),
         "loss_tokens": count("loss_tokens"),
         "steps": count("steps"),
         "invented": count("invented_ids"),
