@@ -115,7 +115,8 @@ def _template_row(
     script: dict[str, Any], scene: Scene, place: int, rng: random.Random
 ) -> LabelledRow:
     name = f"template/{script['name']}/{place}"
-    trajectory, channel = play(scene, script["steps"], rng, key=name)
+    still = script.get("still", False)
+    trajectory, channel = play(scene, script["steps"], rng, key=name, still=still)
     return LabelledRow(
         row_id=name,
         trajectory=trajectory,
@@ -139,7 +140,8 @@ def _pair_rows(
         steps = script.get("other", script["steps"]) if member else script["steps"]
         change = script.get("change", "") if member else ""
         alike = random.Random(seed)  # agent, channel and clock are those of the other member
-        trajectory, channel = play(scene, steps, alike, key=f"{pair}/{member}", change=change)
+        still, key = script.get("still", False), f"{pair}/{member}"
+        trajectory, channel = play(scene, steps, alike, key=key, change=change, still=still)
         yield LabelledRow(
             row_id=f"{pair}/{member}",
             trajectory=trajectory,

@@ -19,7 +19,13 @@ CRUMB = 58
 
 
 def play(
-    scene: Scene, steps: list[str], rng: random.Random, *, key: str, change: str = ""
+    scene: Scene,
+    steps: list[str],
+    rng: random.Random,
+    *,
+    key: str,
+    change: str = "",
+    still: bool = False,
 ) -> tuple[Trajectory, str]:
     """The trajectory of a script, and where its thinking stands."""
     channel = rng.choice(CHANNELS)
@@ -31,13 +37,16 @@ def play(
         told = [("none", text) for _, text in told] + [(f"do {op}", "") for op, _ in told]
     if not told[0][0].startswith(("do ", "ask ")):
         episode.open()
-    told = _padded(told, rng)
+    if not still:
+        told = _padded(told, rng, after_words=change == "early")
     for place, (operation, text) in enumerate(told):
         _step(episode, operation, text, change, last=place == len(told) - 1)
     return episode.close(key), channel
 
 
-def _padded(told: list[tuple[str, str]], rng: random.Random) -> list[tuple[str, str]]:
+def _padded(
+    told: list[tuple[str, str]], rng: random.Random, *, after_words: bool
+) -> list[tuple[str, str]]:
     """The steps with up to `PADDING` wordless searches among them.
 
     Without them the number of events and messages told the bin in one case of three: runs without
@@ -48,6 +57,8 @@ def _padded(told: list[tuple[str, str]], rng: random.Random) -> list[tuple[str, 
     pad = [(f"do {page}" if silent else page, "") for page in pages]
     begun = [place for place, (step, _) in enumerate(told) if silent or not step.startswith("do ")]
     cut = rng.randint(begun[0] + 1, max(begun[0] + 1, len(told) - 1))
+    if after_words:  # where the words come before any result, so must they come before these
+        cut = max(place for place, (_, text) in enumerate(told) if text) + 1
     return [*told[:cut], *pad, *told[cut:]]
 
 
@@ -66,6 +77,8 @@ def _step(episode: Episode, operation: str, text: str, change: str, *, last: boo
         prompt = rest.format(**episode.scene.slots, page=episode.page, detail=episode.detail)
         episode.ask(prompt, text)
     elif verb == "page":
+        if not episode.waiting:
+            episode.say("Look further.")
         episode.think("", calls_of(operation, episode.scene))
     elif change == "harness":
         episode.ask(f"Notes of the shopping program: {text}\nReply ok.", "ok")

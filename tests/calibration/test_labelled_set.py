@@ -21,7 +21,7 @@ from palio.judging import EvidenceJudge
 from palio.records import DispatchEvent
 
 ROOT = Path(__file__).parents[2]
-DIGEST = "sha256:fbd9806f0f754528dd255c67372a9ca1c8306588bf9270b0f484bc9acbe3b894"
+DIGEST = "sha256:992be92741744440e333521759efd3cd2811060d347f67c005fdfb56f10e7d84"
 FLOORS = {
     "pair-record": 0.75,
     "pair-thinking": 0.727,
