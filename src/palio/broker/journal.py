@@ -22,6 +22,7 @@ answered has no `response`.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -135,7 +136,12 @@ class RunJournal:
         Raises:
             OSError: it cannot be written.
         """
-        return self._chain.append(packed({"kind": kind, "run": self._number, **fields}))
+        entry = {"kind": kind, "run": self._number, **fields}
+        try:
+            payload = packed(entry)
+        except InputError:  # nested too deeply for any writer: what else it says still counts
+            payload = packed({key: _writable(value) for key, value in entry.items()})
+        return self._chain.append(payload)
 
     def number(self) -> int:
         """The id of the next request or call."""
@@ -179,11 +185,26 @@ def packed(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value, enc_hook=str)
     except (TypeError, ValueError, RecursionError, OverflowError):
-        return plain_json(_raw_free(value)).encode()
+        try:
+            return plain_json(_raw_free(value)).encode()
+        except RecursionError as error:
+            raise InputError("the value is nested too deeply") from error
+
+
+def _writable(value: Any) -> Any:
+    try:
+        return msgspec.Raw(packed(value))
+    except InputError as error:
+        return {"unwritable": error.what}
 
 
 def _raw_free(value: Any) -> Any:
-    """The standard library's writer takes lone surrogates and huge numbers, but no raw JSON."""
+    """The standard library's writer takes lone surrogates and huge numbers, but no raw JSON.
+
+    It writes NaN and infinities, which no reader takes: as null, as msgspec does.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     if isinstance(value, msgspec.Raw):
         return msgspec.json.decode(value)
     if isinstance(value, msgspec.Struct):
