@@ -65,7 +65,10 @@ def _told(plan: Plan, result: PlanResult, runs: Sequence[ArmRun]) -> dict[str, A
     return {
         "plan": plan,
         "result": result,
-        "arms": [_arm(summary.arm, summary.values, summary.mean, runs) for summary in result.arms],
+        "arms": [
+            _arm(summary, [run for run in runs if run.arm == summary.arm], f"{plan.samples}")
+            for summary in result.arms
+        ],
         "effects": [_effect(effect, plan.smallest) for effect in result.effects],
         "notes": _groups(plan, runs),
     }
