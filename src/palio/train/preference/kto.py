@@ -112,6 +112,12 @@ def train_kto(
     torch.set_num_threads(threads)
     batch = settings.trl.per_device_train_batch_size
     kept = usable(rows, settings.longest)
+    if not kept:
+        raise InputError(
+            f"none of {len(rows)} rollouts can be trained on: unscored, or over {settings.longest} "
+            "tokens",
+            remedy="raise `longest` in the recipe",
+        )
     order = mixed_order([bool(row.label) for row in kept], batch, seed)
     chosen = [kept[at] for at in order]
     right = sum(bool(row.label) for row in chosen)
@@ -139,8 +145,6 @@ def run_kto(
         InputError: there is no checkpoint to start from, no training problems, or one label only.
         IntegrityError: the loss is not a number.
     """
-    if previous is None:
-        raise InputError("KTO starts from a checkpoint", remedy="put an sft stage first")
     if context.ground is None:
         raise InputError(
             "rollouts need training problems and their catalogues",
@@ -160,7 +164,7 @@ def run_kto(
         )
     trainer = train_kto(
         policy,
-        rows,
+        made_up(rows) if context.recipe.dry else rows,
         settings,
         out,
         seed=context.seed,
@@ -180,11 +184,17 @@ def run_kto(
     return StageResult(checkpoint=folder, counts=counts, measures=last_measures(out))
 
 
+def made_up(rows: Sequence[Labelled]) -> list[Labelled]:
+    """Labels in turn: a dry run's random weights get nothing right, and KTO needs both."""
+    return [msgspec.structs.replace(row, label=number % 2 == 0) for number, row in enumerate(rows)]
+
+
 def shrink(settings: KtoSettings) -> KtoSettings:
     """One batch of two problems' rollouts."""
     sampling = msgspec.structs.replace(settings.sampling, problems=2, samples=2, max_tokens=24)
     trl = small_trl(settings.trl)
-    return msgspec.structs.replace(settings, sampling=sampling, trl=trl)
+    longest = max(settings.longest, 3000)
+    return msgspec.structs.replace(settings, sampling=sampling, trl=trl, longest=longest)
 
 
 KTO = Kind(settings=KtoSettings, run=run_kto, shrink=shrink, ground=True)

@@ -206,8 +206,6 @@ def run_grpo(
         InputError: there is no checkpoint to start from, or no training problems.
         IntegrityError: the loss is not a number.
     """
-    if previous is None:
-        raise InputError("Dr. GRPO starts from a checkpoint", remedy="put an sft stage first")
     policy = open_policy(context, previous)
     if settings.base_url:
         name = settings.served_model or str(previous)
@@ -281,7 +279,15 @@ def shrink(settings: GrpoSettings) -> GrpoSettings:
     """Two updates on two groups of two."""
     trl = small_trl(settings.trl)
     return msgspec.structs.replace(
-        settings, trl=trl, group=2, groups=2, problems=2, max_tokens=24, base_url="", probe=2
+        settings,
+        trl=trl,
+        group=2,
+        groups=2,
+        problems=2,
+        max_tokens=24,
+        longest=max(settings.longest, 3000),
+        base_url="",
+        probe=2,
     )
 
 

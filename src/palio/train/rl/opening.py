@@ -2,20 +2,88 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
-from palio.records import ConfigError
-from palio.train.rl.policy import OwnPolicy, Policy
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+from palio.records import ConfigError, InputError
+from palio.train.backends.job import adapter
+from palio.train.backends.weights import load_model
+from palio.train.checkpoint import seal
+from palio.train.recipe import PretrainedModel
+from palio.train.rl.policy import OwnPolicy, Policy, TransformersPolicy
 from palio.train.stage import Context
 
 
-def open_policy(context: Context, checkpoint: Path) -> Policy:
+def open_policy(context: Context, checkpoint: Path | None) -> Policy:
     """The checkpoint of the stage before, as what the recipe says it is.
 
+    Args:
+        context: of the stage.
+        checkpoint: None: a pretrained model's own weights.
+
     Raises:
-        ConfigError: the recipe's model cannot be trained by this stage.
-        InputError: the checkpoint cannot be read.
+        ConfigError: the recipe has no model.
+        InputError: the checkpoint cannot be read, or there is none.
     """
     if context.recipe.model is not None:
+        if checkpoint is None:
+            raise InputError(
+                f"stage {context.name!r} starts from a checkpoint",
+                remedy="put an sft stage first",
+            )
         return OwnPolicy(checkpoint, threads=context.threads)
-    raise ConfigError("this stage cannot train the recipe's model")
+    if context.recipe.pretrained is not None:
+        return _pretrained(context.recipe.pretrained, context, checkpoint)
+    raise ConfigError("the recipe has no model")
+
+
+def _pretrained(shape: PretrainedModel, context: Context, checkpoint: Path | None) -> Policy:
+    """The merged weights of the stage before, under a fresh adapter where the recipe has one."""
+    model: Any = load_model(shape, checkpoint, context.seed)
+    codec = context.backend.codec(checkpoint, context)
+    tokenizer: Any = codec.tokenizer  # type: ignore[attr-defined]  # a PretrainedCodec
+    if shape.lora is not None:
+        import peft
+
+        torch.manual_seed(context.seed)
+        model = peft.get_peft_model(model, adapter(shape.lora))
+    policy: TransformersPolicy
+
+    def write(folder: Path, **manifest: Any) -> None:
+        scratch = folder.with_name(f".{folder.name}.new")
+        shutil.rmtree(scratch, ignore_errors=True)
+        whole: Any = policy.copy()
+        whole.save_pretrained(scratch)
+        tokenizer.save_pretrained(scratch)
+        seal(scratch, folder, **manifest)
+
+    policy = TransformersPolicy(model, tokenizer, codec, write)
+    return policy
+
+
+def open_teacher(name: str, policy: Policy) -> nn.Module:
+    """A frozen model for distillation.
+
+    Raises:
+        InputError: there is no such model.
+        ConfigError: its vocabulary is another one.
+    """
+    try:
+        model: nn.Module = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().split("\n")[0]
+        raise InputError(f"no teacher: {first}", where=name) from error
+    theirs: Any = model.config
+    mine = policy.model.config.vocab_size
+    if theirs.vocab_size != mine:
+        raise ConfigError(
+            f"the teacher has {theirs.vocab_size} tokens, the student {mine}",
+            where=name,
+            remedy="distillation compares distributions: name a teacher with the same vocabulary",
+        )
+    return model.requires_grad_(False).eval()

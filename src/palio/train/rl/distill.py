@@ -1,0 +1,223 @@
+"""On-policy distillation by TRL's trainer: what the paper tried first, and replaced.
+
+The student rolls out in the world; at each token that it sampled, its distribution is pulled to the
+one that a teacher with the same vocabulary has there (reverse KL by default).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from datasets import Dataset  # type: ignore[import-untyped]
+from torch import nn
+from transformers import PrinterCallback
+from trl.trainer.distillation_config import DistillationConfig
+from trl.trainer.distillation_trainer import DistillationTrainer
+
+from palio.records import ConfigError, InputError, Profile
+from palio.train.checkpoint import CHECKPOINT
+from palio.train.rl.audit import audit_means
+from palio.train.rl.hooks import (
+    MetricsFile,
+    last_measures,
+    last_state,
+    small_trl,
+    trl_fields,
+)
+from palio.train.rl.opening import open_policy, open_teacher
+from palio.train.rl.policy import Policy
+from palio.train.rl.rollouts import Play, Roller, Rollout, WorldRoller, rollout_seed
+from palio.train.settings import TrlSettings
+from palio.train.stage import Context, Kind, Report, StageResult, StageSettings
+
+
+class DistillSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
+    """On-policy distillation.
+
+    Attributes:
+        teacher: checkpoint folder (or, for pretrained models, hub name) with the same vocabulary;
+            "": the student's own start, which holds it where it is.
+        divergence: 0 forward KL, 0.5 Jensen-Shannon, 1 reverse KL (TRL's `beta`).
+        problems: training problems, the kinds evenly; 0: all.
+        longest: tokens of a conversation.
+        profile: whose strict success is logged; it is not trained on.
+        threads: rollouts in flight.
+    """
+
+    teacher: str = ""
+    divergence: float = 1.0
+    problems: int = 0
+    temperature: float = 1.0
+    max_tokens: int = 160
+    longest: int = 1200
+    profile: Profile = "strict"
+    threads: int = 64
+    seconds: float = 300.0
+    trl: TrlSettings = TrlSettings(
+        learning_rate=1e-4,
+        lr_scheduler_type="constant_with_warmup",
+        max_steps=50,
+        per_device_train_batch_size=16,
+        gradient_accumulation_steps=2,
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.divergence <= 1:
+            raise ConfigError("divergence must be in [0, 1]")
+        if self.temperature <= 0:
+            raise ConfigError("on-policy rollouts are sampled: temperature above 0")
+
+    def play(self) -> Play:
+        """How rollouts are made."""
+        shared = ("temperature", "max_tokens", "longest", "profile", "threads", "seconds")
+        return Play(**{name: getattr(self, name) for name in shared})
+
+
+class WorldDistillationTrainer(DistillationTrainer):
+    """`DistillationTrainer` over rollouts of a roller.
+
+    Args:
+        policy: the student.
+        teacher: a model with the same vocabulary.
+        roller: makes rollouts of the keys in the dataset's `prompt` column.
+        args: TRL's.
+        seed: of the rollouts.
+        more: further arguments of `DistillationTrainer`.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        teacher: nn.Module,
+        roller: Roller,
+        *,
+        args: DistillationConfig,
+        seed: int,
+        **more: Any,
+    ) -> None:
+        self.policy, self.roller, self._rollout_seed = policy, roller, seed
+        self.rolled: list[Rollout] = []
+        super().__init__(
+            model=policy.model,
+            teacher_model=teacher,  # type: ignore[arg-type]  # any module with a config will do
+            args=args,
+            train_dataset=Dataset.from_dict({"prompt": list(roller.keys)}),
+            processing_class=policy.tokenizer,
+            **more,
+        )
+        self.remove_callback(PrinterCallback)
+
+    def _generate(self, prompts: Sequence[str]) -> tuple[Any, ...]:
+        """TRL's generation: here rollouts in the world, as they were sampled."""
+        step, first = self.state.global_step, self.accelerator.process_index * len(prompts)
+        seeds = [
+            rollout_seed(self._rollout_seed, step, key, first + number)
+            for number, key in enumerate(prompts)
+        ]
+        with self.policy.sampler(self) as sampler:
+            self.rolled = self.roller.roll(prompts, seeds, sampler)
+        found = audit_means([each.audit for each in self.rolled if each.audit is not None])
+        found["success"] = sum(each.success for each in self.rolled) / len(self.rolled)
+        for name, value in found.items():
+            self._metrics["train"][name].append(value)
+        return (
+            [each.prompt for each in self.rolled],
+            [each.completion for each in self.rolled],
+            [[int(one) for one in each.mask] for each in self.rolled],
+            None,
+            [],
+        )
+
+
+def train_distill(
+    policy: Policy,
+    teacher: nn.Module,
+    roller: Roller,
+    settings: DistillSettings,
+    out: Path,
+    *,
+    seed: int,
+    report: Report,
+    threads: int = 1,
+) -> WorldDistillationTrainer:
+    """Train a policy in place; goes on from the newest state in `out`."""
+    torch.set_num_threads(threads)
+    arguments = DistillationConfig(
+        **trl_fields(settings.trl, out, seed),
+        beta=settings.divergence,
+        temperature=settings.temperature,
+        max_completion_length=settings.longest,
+        disable_dropout=True,
+    )
+    trainer = WorldDistillationTrainer(
+        policy,
+        teacher,
+        roller,
+        args=arguments,
+        seed=seed,
+        callbacks=[MetricsFile(out, report)],
+    )
+    trainer.train(resume_from_checkpoint=last_state(out))
+    return trainer
+
+
+def run_distill(
+    settings: DistillSettings, context: Context, previous: Path | None, out: Path, report: Report
+) -> StageResult:
+    """The stage of a recipe.
+
+    Raises:
+        InputError: no checkpoint to start from, no training problems, or no teacher.
+        ConfigError: the teacher has another vocabulary.
+        IntegrityError: the loss is not a number.
+    """
+    if context.ground is None:
+        raise InputError(
+            "rollouts need training problems and their catalogues",
+            remedy="name them with --suite and --catalogue",
+        )
+    policy = open_policy(context, previous)
+    teacher = open_teacher(settings.teacher, policy) if settings.teacher else policy.copy()
+    problems = context.ground.evenly(settings.problems, f"distill-{context.seed}")
+    roller = WorldRoller(problems, context.ground, policy.codec, settings.play())
+    trainer = train_distill(
+        policy,
+        teacher,
+        roller,
+        settings,
+        out,
+        seed=context.seed,
+        report=report,
+        threads=context.threads,
+    )
+    steps = trainer.state.global_step
+    batch = settings.trl.per_device_train_batch_size * settings.trl.gradient_accumulation_steps
+    counts = {"steps": steps, "rollouts": steps * batch}
+    folder = out / CHECKPOINT
+    policy.save(
+        folder,
+        config=context.recipe.prefix(context.number),
+        inputs=context.inputs,
+        counts=counts,
+        seed=context.seed,
+    )
+    return StageResult(checkpoint=folder, counts=counts, measures=last_measures(out))
+
+
+def shrink(settings: DistillSettings) -> DistillSettings:
+    """Two updates of four rollouts, with the student as its own teacher."""
+    return msgspec.structs.replace(
+        settings,
+        trl=small_trl(settings.trl),
+        teacher="",
+        problems=4,
+        max_tokens=24,
+        longest=max(settings.longest, 3000),
+    )
+
+
+DISTILL = Kind(settings=DistillSettings, run=run_distill, shrink=shrink, ground=True)
