@@ -135,6 +135,23 @@ def test_an_answer_only_in_the_claim_counts_and_is_noted(open_session: Open) -> 
     assert [sentence for sentence in run.differences if "only in the returned dialogue" in sentence]
 
 
+@pytest.mark.parametrize(
+    ("answer", "unseen"),
+    [("1", []), ("1,2", []), (["3"], ["3"]), ("12", ["12"]), ("1, 99,", ["99"]), ([1, 7], ["7"])],
+)
+def test_an_answer_that_no_result_showed_is_named(
+    open_session: Open, answer: Any, unseen: list[str]
+) -> None:
+    session = open_session()
+    session.dispatch("find_product", {"q": "mug"})
+    session.dispatch("view_product_information", {"product_ids": "99"})
+    session.dispatch("recommend_product", {"product_ids": answer})
+    differences = session.close().differences
+    assert list(differences) == [
+        f'the answer "{each}" stands in no recorded tool result' for each in unseen
+    ]
+
+
 def test_a_flood_of_lies_is_counted(open_session: Open) -> None:
     claim = [step(call("find_product", {"q": str(n)}, [])) for n in range(10_000)]
     differences = open_session().close(claim=claim).differences

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palio.broker.conversation import conversation_after
+from palio.broker.conversation import build_messages, conversation_after
 from palio.broker.limits import Limits
 from palio.broker.refusals import RefusedError, RunOver
 from palio.broker.session import Session
@@ -19,6 +19,7 @@ from palio.records import (
     AgentRef,
     Ending,
     FaultCode,
+    InferenceEvent,
     Message,
     UpstreamError,
     from_json,
@@ -166,6 +167,14 @@ def test_changed_history_does_not_change_the_record(open_session: Open) -> None:
     assert (second.prefix, second.request[0].content) == (0, "a red mug or a blue one")
 
 
+def test_thinking_written_after_the_fact_stays_marked() -> None:
+    said = Message(role="assistant", content="x", reasoning_content="y", rationalised=True)
+    event = InferenceEvent(
+        seq=0, at_ms=0, duration_ms=0, prefix=0, request=(Message(role="user"),), completion=said
+    )
+    assert build_messages("q", [event])[1] == said
+
+
 def test_an_agent_without_a_model_has_the_query_as_messages(open_session: Open) -> None:
     assert open_session().close().messages == (Message(role="user", content="a red mug"),)
 
@@ -298,7 +307,8 @@ def test_a_reply_that_never_came(open_session: Open, clock: Clock, waited: float
     "body",
     [
         None, [], "x", {}, {"messages": None}, {"messages": []}, {"messages": [1]},
-        {"messages": [{"role": "wizard"}]}, {"messages": ASK, "n": 3},
+        {"messages": [{"role": "wizard"}]}, {"messages": [{"role": ["user"]}]},
+        {"messages": ASK, "n": 3},
         {"messages": [{"role": "assistant", "tool_calls": [1]}]},
     ],
     ids=repr,

@@ -129,7 +129,8 @@ def _unseen(events: Sequence[Event], answer: Any) -> list[str]:
     return [
         f"the answer {_short(plain_json(each))} stands in no recorded tool result"
         for each in _answered(answer)
-        if not any(_holds(result, each) for result in results)
+        # Ids stand in results as JSON strings; a bare number may be a price.
+        if not any(f'"{each}"' in result for result in results)
     ]
 
 
@@ -140,17 +141,6 @@ def _answered(answer: Any) -> list[str]:
         return []
     ids = (str(each).strip() for each in answer if isinstance(each, str | int))
     return list(dict.fromkeys(each for each in ids if each))
-
-
-def _holds(text: str, word: str) -> bool:
-    """Whether `word` stands in `text` and not as a part of a longer word."""
-    at = text.find(word)
-    while at >= 0:
-        end = at + len(word)
-        if not text[at - 1 : at].isalnum() and not text[end : end + 1].isalnum():
-            return True
-        at = text.find(word, at + 1)
-    return False
 
 
 def shown_differences(events: Sequence[Event]) -> tuple[str, ...]:

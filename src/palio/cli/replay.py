@@ -45,13 +45,7 @@ def replay(
     if run is not None:
         _again(run, problem, catalogue, world, check=check, as_json=as_json)
         return
-    if not trajectories or not catalogue:
-        from palio.records import ConfigError
-
-        raise ConfigError(
-            "nothing to replay is named",
-            remedy="name trajectories and --catalogue, or a run folder with --run",
-        )
+    _need(trajectories, catalogue)
     from palio.corpus.reading import TraceReader
     from palio.corpus.replay import Worlds, totals
     from palio.world.catalogue import read_catalogues
@@ -83,6 +77,16 @@ def replay(
     wrong = summary["worst"]["drift"] + summary["worst"]["forged"] + len(missing)
     if wrong or reader.rejects:
         raise typer.Exit(1)
+
+
+def _need(trajectories: list[Path], catalogue: list[Path]) -> None:
+    from palio.records import ConfigError
+
+    if not trajectories or not catalogue:
+        raise ConfigError(
+            "nothing to replay is named",
+            remedy="name trajectories and --catalogue, or a run folder with --run",
+        )
 
 
 def _again(
