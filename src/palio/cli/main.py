@@ -26,7 +26,7 @@ NOUNS = (
     "eval",
     "experiment",
 )
-COMMANDS = ("demo", "replay", "schema", "serve")
+COMMANDS = ("demo", "doctor", "replay", "schema", "serve")
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 

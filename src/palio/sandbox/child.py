@@ -278,9 +278,14 @@ class Child:
         return f"no word of it in {LAUNCH_S:g} s" if code < 0 else f"exit code {code}"
 
 
+_ADVICE = "Run 'docker run --help'"
+"""docker's last words, after the reason."""
+
+
 def not_launched(what: str, stderr: str = "") -> Fault:
     """The sandbox could not be started: nobody's fault but the host's."""
-    last = stderr.strip().splitlines()[-1:]
+    told = [line for line in stderr.strip().splitlines() if line and not line.startswith(_ADVICE)]
+    last = told[-1:]
     return Fault(
         code=FaultCode.sandbox_launch_failed,
         what=": ".join([what, *last])[:300],

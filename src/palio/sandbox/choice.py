@@ -11,6 +11,7 @@ from pathlib import Path
 from palio.broker.server import BrokerServer
 from palio.records import ConfigError, MissingDependencyError, PalioError
 from palio.sandbox.bwrap import BwrapDriver
+from palio.sandbox.docker import DockerDriver
 from palio.sandbox.inline import InlineDriver
 from palio.sandbox.oci import OciDriver
 from palio.sandbox.process import SubprocessDriver
@@ -28,6 +29,7 @@ ENCLOSED: Mapping[str, Maker] = {
     "bwrap": BwrapDriver,
     "oci": OciDriver,
     "oci-runsc": partial(OciDriver, runtime="runsc"),
+    "docker": DockerDriver,
 }
 """Drivers fit for strangers' code, the preferred one first."""
 UNENCLOSED: Mapping[str, Maker] = {UNSAFE: SubprocessDriver, "inline": lambda _: InlineDriver()}

@@ -19,7 +19,7 @@ _PACKAGES = {
     "runc": "runc",
     "runsc": "runsc",
     "docker": "docker.io",
-    "python3": "python3-minimal",
+    "python3": "python3",
 }
 _PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3")
 OLDEST = (3, 9)
