@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -85,12 +85,10 @@ class ShardRows:
         for candidate in candidates:
             wanted[candidate.place[0]][candidate.place[1]] = candidate
         for shard in sorted(wanted):
-            for start, group in self._groups(shard):
-                places = [at for at in range(group.num_rows) if start + at in wanted[shard]]
-                mine = group.take(places)
-                told = (places, mine["format"].to_pylist(), trajectories_of(mine))
+            for places, rows in self._groups(shard, wanted[shard]):
+                told = (places, rows["format"].to_pylist(), trajectories_of(rows))
                 for at, form, one in zip(*told, strict=True):
-                    candidate = wanted[shard][start + at]
+                    candidate = wanted[shard][at]
                     yield candidate, one if form == OWN else self._referred(one, candidate)
 
     def messages(self, candidate: Candidate) -> Sequence[Message]:
@@ -138,15 +136,17 @@ class ShardRows:
         with opened(self._folder.at(self.manifests[shard].name + ROWS)) as stream:
             return pq.ParquetFile(stream).read(columns=columns)
 
-    def _groups(self, shard: int) -> Iterator[tuple[int, pa.Table]]:
-        """(first row, rows) of each row group."""
+    def _groups(self, shard: int, wanted: Container[int]) -> Iterator[tuple[list[int], pa.Table]]:
+        """(places, rows) of the wanted rows, a row group at a time; others are not read."""
         start = 0
         with opened(self._folder.at(self.manifests[shard].name + ROWS)) as stream:
             table = pq.ParquetFile(stream)
             for number in range(table.num_row_groups):
-                group = _whole(table, number)
-                yield start, group
-                start += group.num_rows
+                end = start + table.metadata.row_group(number).num_rows
+                places = [place for place in range(start, end) if place in wanted]
+                if places:
+                    yield places, _whole(table, number).take([at - start for at in places])
+                start = end
 
 
 def _whole(table: pq.ParquetFile, number: int) -> pa.Table:
