@@ -33,6 +33,9 @@ from palio.records.verdict import JudgeId, Opinion, ReasoningVerdict
 EVIDENCE = "evidence"
 AHEAD = 4
 """Runs held a seat, so that one slow verdict does not leave the other seats empty."""
+BREATH_S = 0.05
+"""A run that waits for a seat anyway is rendered this much later: replies come in bursts, and what
+the burst frees must be asked for first. Rendering and indexing a record take 1.2 ms."""
 
 
 class LlmJudge:
@@ -112,8 +115,9 @@ class LlmJudge:
         """Verdicts in the order of the trajectories, as many at a time as configured."""
         waiting: deque[Future[ReasoningVerdict]] = deque()
         try:
-            for trajectory in trajectories:
-                waiting.append(self._submit(trajectory))
+            for n, trajectory in enumerate(trajectories):
+                breath = BREATH_S if n >= self.config.concurrency else 0.0
+                waiting.append(self._submit(trajectory, breath))
                 if len(waiting) > AHEAD * self.config.concurrency:
                     yield waiting.popleft().result()
             while waiting:
@@ -148,8 +152,9 @@ class LlmJudge:
         """Another process makes its own connections; its rate limits are its own, too."""
         return LlmJudge, (self.config, self._prompt, self._keys, self._cache_path)
 
-    def _submit(self, trajectory: Trajectory) -> Future[ReasoningVerdict]:
-        return asyncio.run_coroutine_threadsafe(self._judge(trajectory), self._running())
+    def _submit(self, trajectory: Trajectory, breath: float = 0.0) -> Future[ReasoningVerdict]:
+        judging = self._judge(trajectory, breath)
+        return asyncio.run_coroutine_threadsafe(judging, self._running())
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -197,7 +202,9 @@ class LlmJudge:
             self._cache.close()
         await asyncio.sleep(0)  # transports end in the next turn of the loop
 
-    async def _judge(self, trajectory: Trajectory) -> ReasoningVerdict:
+    async def _judge(self, trajectory: Trajectory, breath: float) -> ReasoningVerdict:
+        if breath:
+            await asyncio.sleep(breath)
         fault = infrastructure_fault(trajectory)
         if fault is not None:
             what = "infrastructure failed, so there is nothing to judge"
