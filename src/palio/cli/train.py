@@ -138,6 +138,38 @@ class _Bars:
 
 
 @app.command()
+def card(
+    run_folder: Path = typer.Argument(help="Run folder of `palio train`."),
+    evaluation: list[Path] = typer.Option([], help="Folder of a greedy evaluation; repeatable."),
+    suite: Path | None = typer.Option(None, help="Suite of the evaluations."),
+) -> None:
+    """Write the card of a run's last checkpoint: lineage, seeds, results."""
+    from palio.records import ConfigError
+    from palio.train.card import Measured, write_card
+
+    results = []
+    if evaluation:
+        if suite is None:
+            raise ConfigError("evaluations need the suite that they were made on: --suite")
+        from palio.evaluate.policy import load_result
+        from palio.suites.files import read_suite
+
+        read = read_suite(suite)
+        for folder in evaluation:
+            found = load_result(folder, read.problems)
+            for intent, group in found.intents.items():
+                rate = group.asr["oro"]
+                if rate.rate is not None:
+                    name = f"{found.mode} ASR (oro), {intent}, {read.suite_id}"
+                    results.append(
+                        Measured(
+                            measure=name, value=rate.rate, low=rate.low, high=rate.high, n=rate.n
+                        )
+                    )
+    typer.echo(f"wrote {write_card(run_folder, results)}")
+
+
+@app.command()
 def curve(
     run_folder: Path = typer.Argument(help="Run folder of `palio train`."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),

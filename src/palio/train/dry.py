@@ -29,11 +29,12 @@ from palio.train.stages import kind_named
 from palio.world.artefacts import write_lines
 from palio.world.synthesis.config import compact_config
 from palio.world.synthesis.synthesise import synthesise
+from palio.world.tools import FOUR_TOOLS
 from palio.world.world import COMPACT, World
 
 PROBLEMS, ROWS = 6, 30
 LONGEST = 3000
-"""Tokens; the seven tools alone are about 1,100 of them in Qwen3's vocabulary."""
+"""Tokens; rows offer four tools, which keeps them under 1,500 in Qwen3's vocabulary."""
 
 
 def rehearsed(recipe: Recipe) -> Recipe:
@@ -103,7 +104,10 @@ def _material(folder: Path) -> tuple[Path, Ground]:
     world = World.build(made.catalogue, COMPACT)
     agent, driver, upstream = find_agent("careful"), InlineDriver(), ScriptedUpstream(0)
     rows = [
-        row_of(run_problem(agent, problem, world, driver=driver, upstream=upstream), "dry")
+        row_of(
+            run_problem(agent, problem, world, driver=driver, upstream=upstream, tools=FOUR_TOOLS),
+            "dry",
+        )
         for problem in made.problems
     ]
     path = folder / "train.jsonl"

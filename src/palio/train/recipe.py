@@ -26,6 +26,8 @@ class PalioModel(Record, frozen=True, omit_defaults=False, forbid_unknown_fields
         sample: conversations that vocabulary and documents are made from.
         lay_out: start with heads that can copy (`heads`); False: random weights.
         parts: parts of a batch, worked on at the same time where there are cores.
+        start: checkpoint whose weights and vocabulary are taken instead, a folder or "bundled";
+            then the shape above does not count, and any kind of stage may be the first.
     """
 
     vocabulary: int = 1024
@@ -40,6 +42,7 @@ class PalioModel(Record, frozen=True, omit_defaults=False, forbid_unknown_fields
     sample: int = 3000
     lay_out: bool = True
     parts: int = 2
+    start: str = ""
 
 
 class LoraConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):

@@ -152,6 +152,11 @@ class _Chain:
         self.inputs = dict(self.corpus.digests)
         if ground is not None and any(kind.ground for kind in self.kinds):
             self.inputs["problems"] = ground.digest()
+        if recipe.model is not None and recipe.model.start:
+            begins = checkpoint_folder(Path(recipe.model.start)) / MANIFEST
+            if not begins.is_file():
+                raise InputError("no checkpoint to start from", where=recipe.model.start)
+            self.inputs["start"] = file_digest(begins)
         self.backend = backend_of(recipe)
         self._rows: list[Any] | None = None
 
@@ -159,7 +164,7 @@ class _Chain:
         """Before the first minute of work."""
         if not self.kinds[0].first:
             first = self.recipe.stages[0]
-            if self.recipe.pretrained is None:
+            if self.recipe.model is not None and not self.recipe.model.start:
                 raise ConfigError(
                     f"stage {first.name!r} needs a checkpoint before it",
                     remedy="put a base or an sft stage first",

@@ -1,0 +1,103 @@
+"""A checkpoint's card says what it was made of, stage by stage, and what was measured, with n."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from palio import __version__
+from palio.records import InputError, Provenance, Record
+from palio.train.checkpoint import checkpoint_folder
+from palio.train.serving import is_own
+from palio.world.artefacts import read_manifest, write_lines
+
+CARD = "README.md"
+
+
+class Measured(Record, frozen=True):
+    """One measured rate.
+
+    Attributes:
+        measure: what, on which problems, e.g. "greedy ASR (oro), held-out".
+        value, low, high: in [0, 1], with its 95 % interval.
+        n: problems.
+    """
+
+    measure: str
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+def write_card(run: Path, results: Sequence[Measured] = ()) -> Path:
+    """Write the card of a run's last checkpoint beside its weights.
+
+    Args:
+        run: run folder of `palio train`.
+        results: what was measured of that checkpoint.
+
+    Raises:
+        InputError: the folder is no run, or no stage of it is finished.
+    """
+    chain = read_manifest(run / "chain.json")
+    if chain is None:
+        raise InputError("no run here", where=str(run), remedy="name a run folder of palio train")
+    stages = [(each, read_manifest(run / each["name"] / "stage.json")) for each in _stages(chain)]
+    done = [(each, manifest) for each, manifest in stages if manifest is not None]
+    if not done:
+        raise InputError("no stage of this run is finished", where=str(run))
+    folder = checkpoint_folder(run)
+    text = _template().render(
+        name=f"{chain.config['recipe']}, after {done[-1][0]['name']}",
+        version=__version__,
+        recipe=chain.config["recipe"],
+        base_model=(chain.config.get("pretrained") or {}).get("path", ""),
+        dry=chain.config.get("dry", False),
+        inputs=sorted(done[-1][1].inputs.items()),
+        certified="certificate" in done[-1][1].inputs,
+        stages=[
+            {"name": e["name"], "kind": e["kind"], "seed": m.seed, "facts": _facts(e, m)}
+            for e, m in done
+        ],
+        results=results,
+        own=is_own(folder),
+    )
+    path = folder / CARD
+    write_lines(path, [text.encode()])
+    return path
+
+
+def _stages(chain: Provenance) -> list[dict[str, Any]]:
+    stages: list[dict[str, Any]] = chain.config["stages"]
+    return stages
+
+
+def _facts(stage: dict[str, Any], manifest: Provenance) -> list[tuple[str, str]]:
+    counts = [
+        (name, f"{count:,}") for name, count in manifest.counts.items() if name != "shortened"
+    ]
+    measures = manifest.config.get("measures", {})
+    told = [(name, f"{value:.4g}") for name, value in measures.items()]
+    if manifest.counts.get("shortened"):
+        told.append(
+            ("shortened", "a time limit cut the schedule: the result depends on the machine")
+        )
+    plain = (int, float, str, bool)
+    chosen = [f"{k} {v}" for k, v in stage.items() if isinstance(v, plain) and k not in _NAMED]
+    return [*counts, *told, ("settings", ", ".join(chosen))]
+
+
+_NAMED = ("name", "kind", "seed")
+
+
+def _template() -> jinja2.Template:
+    text = resources.files(__package__).joinpath("card.md.jinja").read_text("utf-8")
+    environment = jinja2.Environment(  # noqa: S701 - Markdown, not HTML
+        trim_blocks=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True
+    )
+    return environment.from_string(text)
