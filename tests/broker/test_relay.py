@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from palio.broker.nonce import NoncePolicy
+from palio.broker.policy import BrokerPolicy, read_policy
 from palio.broker.refusals import RefusedError
 from palio.broker.relay import TURN_STRIDE, RelayPolicy, run_seed_of, turn_seed
 from palio.broker.session import Session
+from palio.records import ConfigError
 from tests.broker.conftest import Replies, completion
 from tests.broker.test_session import ASK, ask
 
@@ -69,3 +73,25 @@ def test_without_a_list_every_name_means_the_run_s_model(open_session: Open) -> 
     upstream = Replies(completion("x"))
     open_session(upstream).complete({"model": "gpt-very-dear", "messages": ASK})
     assert upstream.bodies[0]["model"] == "m1"
+
+
+def test_a_policy_file_is_read_whole_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text('journal = false\n[relay]\nmodels = ["a"]\n[nonces]\nmode = "strict"\n')
+    read = read_policy(path)
+    wanted = BrokerPolicy(
+        journal=False, relay=RelayPolicy(models=("a",)), nonces=NoncePolicy(mode="strict")
+    )
+    assert (read, read_policy(None)) == (wanted, BrokerPolicy())
+    for text, named in [
+        ("jurnal = true", "no jurnal"),
+        ("[nonces]\nmodus = 1", "no nonces.modus"),
+        ('[nonces]\nmode = "lax"', "no policy"),
+        ("journal = 3", "no policy"),
+        ("[", "no policy"),
+    ]:
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=named):
+            read_policy(path)
+    with pytest.raises(ConfigError, match="no policy"):
+        read_policy(tmp_path / "absent.toml")

@@ -59,6 +59,7 @@ def race(
     retries: int = typer.Option(2, min=0, help="Further tries when infrastructure failed."),
     driver: str = typer.Option("auto", help=DRIVER_HELP),
     inline: bool = typer.Option(False, help="The same as --driver inline."),
+    broker: Path = typer.Option(None, help="TOML: models agents may ask, proofs, journal."),
     as_json: bool = AS_JSON,
 ) -> None:
     """Race agents: palio race --agents careful,hasty --suite S.json --catalogue C --out RUN."""
@@ -70,6 +71,7 @@ def race(
         typer.secho(f"missing: {', '.join(missing)}", fg="red", err=True)
         raise typer.Exit(2)
     from palio.broker.limits import Limits
+    from palio.broker.policy import read_policy
     from palio.rollout import run_suite
 
     ranked = _profile(profile)
@@ -90,6 +92,7 @@ def race(
             config={"model_url": model_url or "scripted", "judge": pinned(judging)},
             command=shlex.join(["palio", *sys.argv[1:]]),
             progress=_progress(stack),
+            policy=read_policy(broker),
         )
         _report(report)
         _judge_and_show(out, read, worlds, ranked, judging, as_json=as_json)

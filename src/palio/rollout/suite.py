@@ -16,6 +16,7 @@ import msgspec
 
 from palio import __version__
 from palio.agents.spec import AgentSpec
+from palio.broker.journal import FILE as JOURNAL
 from palio.broker.journal import BodyJournal
 from palio.broker.limits import Limits
 from palio.broker.policy import BrokerPolicy
@@ -357,12 +358,13 @@ def _run_all(
 
 def _write_manifest(out: Path, config: Mapping[str, Any], report: SuiteReport) -> None:
     counts = {"jobs": report.jobs, "unscored": report.unscored}
+    names = (FILE, f"{RECORD}/{JOURNAL}")
     manifest = Provenance(
         kind="suite-run",
         tool_version=__version__,
         config=dict(config),
         config_digest=digest(dict(config)),
-        outputs={FILE: file_digest(out / FILE)},
+        outputs={name: file_digest(out / name) for name in names if (out / name).is_file()},
         counts=counts,
     )
     write_manifest(manifest, out / MANIFEST)
