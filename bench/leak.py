@@ -128,7 +128,7 @@ def sparse_pairs(problems: Sequence[Problem], rule: LexicalRule) -> set[tuple[st
         block = (weighed[start : start + 1000] @ held.T).tocoo()
         ones, others, shared = block.row + start, block.col, block.data
         light = np.minimum(totals[ones], totals[others])
-        inside = shared >= rule.weak_containment * light
+        inside = shared >= np.maximum(rule.weak_containment * light, 1000 * rule.inside)
         alike = shared >= rule.weak_jaccard * (totals[ones] + totals[others] - shared)
         keep = (ones < others) & (shared >= 1000 * rule.least) & (inside | alike)
         found.update((names[a], names[b]) for a, b in zip(ones[keep], others[keep], strict=True))

@@ -40,7 +40,9 @@ from tests.leak.making import (
 from tests.suites.making import made_problem
 
 SOURCE = Path(__file__).parents[2] / "src" / "palio" / "corpus" / "verify"
-LOOSE = GuardConfig(lexical=LexicalRule(weak_jaccard=0.1, weak_containment=0.3, least=3.0))
+LOOSE = GuardConfig(
+    lexical=LexicalRule(weak_jaccard=0.1, weak_containment=0.3, least=3.0, inside=4.0)
+)
 
 
 def guarded(**fields: object) -> CorpusConfig:

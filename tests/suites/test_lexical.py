@@ -21,7 +21,9 @@ from tests.suites.making import made_problem
 WORDS = (  # noqa: SIM905
     "oak elm fir teapot teapots glass brass 40 75 lantern please for a 12mm naïve \uff22LUE"
 ).split()
-LOOSE = LexicalRule(jaccard=0.6, containment=0.8, weak_jaccard=0.2, weak_containment=0.5, least=2.0)
+LOOSE = LexicalRule(
+    jaccard=0.6, containment=0.8, weak_jaccard=0.2, weak_containment=0.5, least=2.0, inside=4.0
+)
 
 
 def asked(queries: list[str]) -> tuple[Problem, ...]:
@@ -43,9 +45,10 @@ def by_hand(problems: tuple[Problem, ...], rule: LexicalRule) -> dict[tuple[str,
         totals = [sum(weight[word] for word in sets[name]) for name in (one, other)]
         if shared < 1000 * rule.least:
             continue
-        jaccard, containment = shared / (sum(totals) - shared), shared / min(totals)
-        if jaccard >= rule.weak_jaccard or containment >= rule.weak_containment:
-            found[one, other] = jaccard >= rule.jaccard or containment >= rule.containment
+        jaccard = shared / (sum(totals) - shared)
+        inside = shared / min(totals) if shared >= 1000 * rule.inside else 0.0
+        if jaccard >= rule.weak_jaccard or inside >= rule.weak_containment:
+            found[one, other] = jaccard >= rule.jaccard or inside >= rule.containment
     return found
 
 
@@ -126,8 +129,26 @@ def test_the_digest_of_the_weights_follows_the_requests() -> None:
 @pytest.mark.parametrize(
     "fields",
     [{"jaccard": 0.2}, {"weak_containment": 0.9}, {"weak_jaccard": 0.0}, {"containment": 1.1},
-     {"least": 0.0}],
+     {"least": 0.0}, {"inside": 7.0}],
 )  # fmt: skip
 def test_thresholds_out_of_order_are_refused(fields: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         msgspec.structs.replace(LexicalRule(), **fields).checked()
+
+
+def test_a_request_of_two_common_words_is_inside_nothing() -> None:
+    """ "A cutting board" merged with every request that mentions one."""
+    short = made_problem("short", ("1",), query="Looking for a cutting board")
+    long = [
+        made_problem(
+            f"p{n}", (str(n + 2),), query=f"Find a {colour} cutting board by {maker}, {use}"
+        )
+        for n, (colour, maker, use) in enumerate(
+            (f"colour{n}", f"maker{n}", f"use{n}") for n in range(12)
+        )
+    ]
+    assert not [
+        p for p in likenesses((short, *long), LexicalRule())[0] if "short" in (p.one, p.other)
+    ]
+    loose = LexicalRule(least=1.0, inside=1.0)
+    assert sum(p.strong for p in likenesses((short, *long), loose)[0]) >= 12

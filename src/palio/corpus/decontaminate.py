@@ -21,9 +21,8 @@ from palio.corpus.takedown import Notice, take_down
 from palio.records import InputError, Problem, Record, from_json
 from palio.suites.grams import GramRule, shared_grams
 from palio.suites.keys import keys_of
-from palio.suites.lexical import LexicalRule, Likeness, WordWeights, likenesses
+from palio.suites.lexical import LexicalRule, likenesses
 from palio.suites.registry import Benchmark, known_problems
-from palio.suites.words import content_words
 
 
 class Hit(Record, frozen=True, omit_defaults=False):
@@ -171,11 +170,8 @@ def matches(problems: Sequence[Problem], tasks: Sequence[Problem]) -> set[Match]
                     add(problem.problem_id, rule, owner[key], key[:80])
     ours = [msgspec.structs.replace(p, problem_id=f"c {p.problem_id}") for p in problems]
     theirs = [msgspec.structs.replace(t, problem_id=f"t {t.problem_id}") for t in tasks]
-    pairs, weights = likenesses((*ours, *theirs), LexicalRule())
-    words = {each.problem_id: set(content_words(each.query)) for each in (*ours, *theirs)}
-    for pair in pairs:
-        shared = words[pair.one] & words[pair.other]
-        if pair.one[0] != pair.other[0] and _telling(pair, shared, weights):
+    for pair in likenesses((*ours, *theirs), LexicalRule())[0]:
+        if pair.one[0] != pair.other[0]:
             said = f"jaccard {pair.jaccard:.3f}, containment {pair.containment:.3f}"
             detail = said if pair.strong else f"suspected: {said}"
             add(pair.one[2:], "lexical", pair.other[2:], detail)
@@ -186,19 +182,6 @@ def matches(problems: Sequence[Problem], tasks: Sequence[Problem]) -> set[Match]
         for name in sides["c"] if sides["t"] else ():
             add(name, "gram", sides["t"][0], gram)
     return set(found.values())
-
-
-LEAST_INSIDE = 12.0
-"""Nats that two requests share when one is merely suspected to stand inside the other. A short
-request ("men's t-shirt in size large") has its few common words scattered over many long ones; of
-4,500 generated problems beside the 900 public tasks 3 were hit for this at 8 nats, 1 is at 12."""
-
-
-def _telling(pair: Likeness, shared: Iterable[str], weights: WordWeights) -> bool:
-    """Whether a suspicion has more behind it than a few words that many requests hold."""
-    if pair.strong or pair.jaccard >= LexicalRule().weak_jaccard:
-        return True
-    return sum(weights.weight[word] for word in shared) >= 1000 * LEAST_INSIDE
 
 
 def _bare_keys(problem: Problem, rule: str) -> tuple[str, ...]:

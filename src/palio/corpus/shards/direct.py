@@ -196,8 +196,8 @@ class DirectReader:
             parsed = [_arguments(call.function.arguments) for call in calls]
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
-        wanted = ids_in(parsed[at])
-        if not wanted or product_ids(",".join(wanted)) != wanted:
+        wanted = _ids(parsed[at])
+        if not wanted or not _names_them(wanted):
             return None
         tools = offer.size if config.count_tools else 0
         if size + tools > config.token_budget and (
@@ -312,7 +312,7 @@ def _signals(
     checked: set[str] = set()
     for name, arguments in zip(names[: names.index(RECOMMEND)], parsed, strict=False):
         if name in CHECKS:
-            checked.update(ids_in(arguments))
+            checked.update(_ids(arguments))
     return (
         min(1.0, (told.thinking + len(names)) / DEEP),
         min(1.0, max(0, searches - 1) / (MANY_QUERIES - 1)),
@@ -328,3 +328,16 @@ def _identity(name: str, arguments: dict[str, Any]) -> tuple[str, Any]:
         if type(only[1]) is str:
             return name, only
     return name, _sorted(arguments)
+
+
+def _ids(arguments: dict[str, Any]) -> tuple[str, ...]:
+    """`ids_in`, which need not be asked about the usual single id."""
+    value = arguments.get("product_ids")
+    return (value,) if type(value) is str and value.isalnum() else ids_in(arguments)
+
+
+def _names_them(wanted: tuple[str, ...]) -> bool:
+    """Whether the answer of record, the ids with commas between, names the same ids."""
+    if len(wanted) == 1 and wanted[0].isalnum():
+        return True
+    return product_ids(",".join(wanted)) == wanted

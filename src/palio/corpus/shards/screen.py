@@ -7,7 +7,7 @@ direct one (`palio.corpus.shards.direct`) serves clean chat rows and hands every
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -80,18 +80,20 @@ class Screen:
         served = direct and config.format in ("auto", "chat")
         self._direct = DirectReader(file, config.corpus, self._steps) if served else None
 
-    def take(self, raw: RawRecord) -> Iterator[Kept | ShardReject]:
-        """The rows of the next record."""
+    def take(self, raw: RawRecord) -> Iterable[Kept | ShardReject]:
+        """The rows of the next record; ask for all of them before the record after it."""
         if self._direct is not None and not raw.fault:
             read = self._direct.read(raw)
             if read is not None:
-                if self._reader.waiting:
-                    yield from self._ended()
-                self.rows += 1
-                self.formats["chat"] += 1
-                yield read if isinstance(read, Kept) else self._judge(read, (), raw.line, "chat")
-                return
-        yield from self._general(self._reader.read(self._file, raw))
+                return self._served(read, raw.line)
+        return self._general(self._reader.read(self._file, raw))
+
+    def _served(self, read: Kept | Trajectory, line: int) -> Iterable[Kept | ShardReject]:
+        """What the direct way read, after what was waiting."""
+        before = tuple(self._ended()) if self._reader.waiting else ()
+        self.rows += 1
+        self.formats["chat"] += 1
+        return (*before, read if isinstance(read, Kept) else self._judge(read, (), line, "chat"))
 
     def end(self) -> Iterator[Kept | ShardReject]:
         """What was held back until the file ended."""

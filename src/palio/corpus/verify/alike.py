@@ -64,7 +64,7 @@ class Requests:
         words left over weigh too little.
         """
         share = min(bounds.weak_containment, 2 * bounds.weak_jaccard / (1 + bounds.weak_jaccard))
-        least = math.ceil(1000 * bounds.least)
+        least, inside = math.ceil(1000 * bounds.least), math.ceil(1000 * bounds.inside)
         for name in self.words:
             mine = self.total[name]
             for other in self._candidates(name, max(share * mine, least)):
@@ -72,19 +72,17 @@ class Requests:
                 if (theirs, other) <= (mine, name):
                     continue
                 shared = self.overlap(name, other)
-                if shared >= least and (
-                    shared >= bounds.weak_containment * mine
-                    or shared >= bounds.weak_jaccard * (mine + theirs - shared)
-                ):
+                within = shared >= inside and shared >= bounds.weak_containment * mine
+                alike = shared / (mine + theirs - shared) >= bounds.weak_jaccard
+                if shared >= least and (within or alike):
                     yield name, other, shared
 
     def strong(self, one: str, other: str, bounds: LexicalBounds) -> bool:
         """Whether a pair is similar enough to be merged."""
         shared, mine, theirs = self.overlap(one, other), self.total[one], self.total[other]
-        return (
-            shared / (mine + theirs - shared) >= bounds.jaccard
-            or shared / min(mine, theirs) >= bounds.containment
-        )
+        within = shared / min(mine, theirs) >= bounds.containment
+        telling = shared >= math.ceil(1000 * bounds.inside)
+        return shared / (mine + theirs - shared) >= bounds.jaccard or (telling and within)
 
     def nearest(self, sides: Mapping[str, bool]) -> tuple[float, str, str] | None:
         """The most similar pair across sides: similarity, training side, other side.

@@ -69,13 +69,14 @@ class RawRow(msgspec.Struct, frozen=True):
 
 
 class LexicalBounds(msgspec.Struct, frozen=True):
-    """Thresholds of lexical edges; `least` in nats."""
+    """Thresholds of lexical edges; `least` and `inside` in nats."""
 
     jaccard: float
     containment: float
     weak_jaccard: float
     weak_containment: float
     least: float
+    inside: float
 
 
 class RunBounds(msgspec.Struct, frozen=True):
