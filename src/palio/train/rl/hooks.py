@@ -63,6 +63,8 @@ def trl_fields(
         "dataloader_pin_memory": on_gpu,
         "average_tokens_across_devices": False,
     }
+    if not on_gpu and torch.distributed.is_torchelastic_launched():
+        fields["ddp_backend"] = "gloo"
     if trl.deepspeed:
         fields["deepspeed"] = trl.deepspeed
     return {**fields, **trl.extra}
