@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from bench import shards
 from palio.corpus.build import build
 from palio.corpus.config import POOLS, CorpusConfig
 from palio.corpus.rows import SCHEMA, read_rows
@@ -54,7 +55,11 @@ JUDGE = JudgeId(name="bench", version="1")
 
 def run(quick: bool) -> list[dict[str, Any]]:
     """Rows of the benchmark table."""
-    return [gates_row(600 if quick else 6_000), clusters_row(5_000 if quick else 100_000)]
+    return [
+        gates_row(600 if quick else 6_000),
+        clusters_row(5_000 if quick else 100_000),
+        *shards.rows(quick),
+    ]
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:

@@ -27,6 +27,7 @@ from palio.corpus.config import CorpusConfig
 from palio.corpus.shards import ShardConfig, ShardJob, make_shard
 from palio.corpus.shards.shard import ROWS
 from palio.records import Problem
+from palio.suites.words import content_words
 from palio.world.synthesis import full_config, synthesise
 from palio.world.tools import Toolbox, tool_message, tool_schemas
 from palio.world.world import World
@@ -54,7 +55,6 @@ class Traces:
     def __init__(self, problems: int = 200) -> None:
         made = synthesise(full_config(7, products=3_000, problems=problems))
         self.problems: tuple[Problem, ...] = made.problems
-        self._products = made.catalogue.products
         self._box = Toolbox(World.build(made.catalogue))
         self._tools = json.loads(msgspec.json.encode(tool_schemas()))
         self._results: dict[tuple[str, str], str] = {}
@@ -69,7 +69,7 @@ class Traces:
         rng = self._rng
         problem = self.problems[number % len(self.problems)]
         target = problem.rewards[0].product_id
-        title = self._products[target].title.split()
+        asked = list(dict.fromkeys(content_words(problem.query)))
         messages: list[dict[str, Any]] = [{"role": "user", "content": problem.query}]
         seen: list[str] = []
         query = ""
@@ -85,10 +85,11 @@ class Traces:
             return result
 
         for turn in range(rng.choice((2, 2, 3))):
-            query = " ".join(title[turn : turn + rng.choice((2, 3))])
+            query = " ".join(rng.sample(asked, min(len(asked), rng.choice((2, 3, 4)))))
             result = act("find_product", {"q": query}, NOTES[min(turn, 1)].format(q=query))
-            seen += [row["product_id"] for row in json.loads(result)]
-        pick = target if target in seen else seen[0]
+            found = json.loads(result.partition("\n")[0])
+            seen += [row["product_id"] for row in found]
+        pick = target if target in seen else (seen or [target])[0]
         about = {"i": pick, "q": query}
         act("view_product_information", {"product_ids": pick}, NOTES[2].format(**about))
         if number % 6:

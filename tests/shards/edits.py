@@ -29,7 +29,14 @@ def edits() -> list[Any]:
         "<think>x</think>y",
     )
     contents = (*contents, "<tool_call>{}</tool_call>", "a <b> c", "</think>z", "nul \0", "\ud800")
-    contents = (*contents, "<tool_response>r</tool_response>", " <tool_response>", "<|im_end|>")
+    contents = (
+        *contents,
+        "<tool_response>r</tool_response>",
+        " <tool_response>",
+        "<|im_end|>",
+        "a<|eot_id|>",
+        "b <|x|>\n",
+    )
     made: list[Any] = [
         at("messages", place, "content", value=v) for place in (0, 1, 2) for v in contents
     ]

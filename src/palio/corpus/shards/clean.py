@@ -14,7 +14,7 @@ import msgspec
 from palio.records import FunctionCall, Message, ToolCall
 
 _TAG = re.compile(r"</?(?:think|tool_call|tool_response|response|obs)>|<\|im_(?:start|end)\|>")
-_TAGS = ("<think>", "</think>", "<tool_call>")
+_TAGS = ("<think>", "</think>", "<tool_call>", "<|")
 _OPEN, _RESPONSE = "<", "<tool_response>"
 
 
