@@ -237,6 +237,28 @@ def test_connections_of_a_door_are_capped(server: BrokerServer, open_session: Op
             one.close()
 
 
+def test_scarce_descriptors_leave_each_run_its_own(
+    server: BrokerServer, open_session: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server._descriptors, "plenty", door.SURE)
+    (greedy, url), (modest, modest_url) = listening(), listening()
+    with server.serve(open_session(), greedy), server.serve(open_session(), modest):
+        port = int(url.rsplit(":", 1)[1])
+        held = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        deadline = time.monotonic() + 5
+        while server._descriptors.open < door.SURE and time.monotonic() < deadline:
+            time.sleep(0.005)
+        with Client(modest_url) as client:
+            assert client("GET", "/tools")[0] == 200
+            assert server._descriptors.open == door.SURE + 1
+        for one in held:
+            one.close()
+    deadline = time.monotonic() + 5
+    while server._descriptors.open and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert server._descriptors.open == 0
+
+
 def test_slow_heads_and_bodies_are_cut_off(
     server: BrokerServer, open_session: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,10 +21,11 @@ from palio.broker.journal import FILE
 from palio.broker.policy import BrokerPolicy
 from palio.broker.recording import read_recordings
 from palio.cli.main import app
-from palio.records import to_json
+from palio.records import PalioError, to_json
 from palio.rollout import read_trajectories, run_suite
 from palio.rollout.replay import check_record, journal_path, replay_runs
 from palio.rollout.suite import RECORD
+from palio.sandbox.choice import open_driver, opened
 from palio.sandbox.inline import InlineDriver
 from palio.sandbox.process import SubprocessDriver
 from palio.sandbox.spec import Driver
@@ -59,6 +60,20 @@ def test_with_the_world_the_tools_run_again(recorded: Path, children: Subprocess
     worlds = {world.catalogue.digest: world}
     replays = list(replay_runs(recorded, lambda _: children, worlds=worlds))
     assert {each.status for each in replays} == {"identical"}
+
+
+def test_a_race_in_sandboxes_is_replayed_in_sandboxes(tmp_path: Path) -> None:
+    try:
+        driver = open_driver("bwrap")
+    except PalioError as error:
+        pytest.skip(f"needs a working bwrap: {error}")
+    with opened(driver):
+        folder = race(tmp_path, driver, find_agent("careful"), problems=2)
+        replays = list(replay_runs(folder, lambda _: driver))
+    assert [(each.status, each.detail) for each in replays] == [("identical", "")] * 2
+    runs = list(read_trajectories(folder))
+    assert {run.isolation for run in runs} == {"bwrap"}
+    assert {event.nonce for run in runs for event in run.dispatches} == {"valid"}
 
 
 def test_one_problem_inline(tmp_path: Path) -> None:
@@ -155,7 +170,6 @@ def test_a_cut_off_journal_is_found(recorded: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_checks_then_replays(recorded: Path, tmp_path: Path) -> None:
-    pytest.importorskip("palio.sandbox.choice")
     runner = CliRunner()
     problem = small()[1][0].problem_id
     shown = runner.invoke(app, ["replay", "--run", str(recorded), "--problem", problem])
@@ -218,7 +232,7 @@ for step in range(1, steps + 1):
 """
 
 
-@pytest.mark.parametrize("kind", ["whole", "torn"])
+@pytest.mark.parametrize("kind", ["torn", pytest.param("whole", marks=pytest.mark.slow)])
 def test_killed_at_every_step_of_the_journal(tmp_path: Path, kind: str) -> None:
     """SIGKILL at each line, half-written or whole; another process goes on."""
     (tmp_path / "program.py").write_text(PROGRAM)

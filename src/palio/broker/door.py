@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import socket
 import threading
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from palio.broker.service import MAX_BODY, Line, Service, shielded
 
 CONNECTIONS = 64
 """Open connections a run; further ones wait in the kernel's backlog until one is closed."""
+SURE = 8
+"""Connections that a run always gets; more only while descriptors are plenty."""
 IDLE_S = 30.0
 """Seconds until a connection without a complete request head is closed: slow-loris, half-open."""
 CLOSE_S = 5.0
@@ -37,15 +40,37 @@ def request_factory(loop: asyncio.AbstractEventLoop) -> Callable[..., web.BaseRe
     return make
 
 
+class Descriptors:
+    """How many connections all doors hold: many runs at their caps must not use up the process's.
+
+    Half of them are for connections beyond `SURE` a run; files, pipes and model servers need some.
+    """
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.plenty = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+
+    @property
+    def scarce(self) -> bool:
+        """Whether runs with `SURE` connections have to wait."""
+        return self.open >= self.plenty
+
+
 class _Counted(web.Server):
     """Tells when a connection is gone."""
 
     def __init__(self, handler: Any, gone: Callable[[], None], **options: Any) -> None:
         super().__init__(handler, **options)
         self._gone = gone
+        self.open = 0
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        self.open += 1
+        super().connection_made(handler, transport)
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
+        self.open -= 1
         self._gone()
 
 
@@ -59,6 +84,7 @@ class Door:
         line: the run.
         service: what carries out its requests.
         loop: the broker's event loop.
+        descriptors: what all doors share.
         logger: where aiohttp says what it thinks of broken requests.
     """
 
@@ -68,9 +94,11 @@ class Door:
         line: Line,
         service: Service,
         loop: asyncio.AbstractEventLoop,
+        descriptors: Descriptors,
         logger: Any,
     ) -> None:
         listening.setblocking(False)
+        self._descriptors = descriptors
         self._socket = listening
         self._loop = loop
         self._slots = asyncio.Semaphore(CONNECTIONS)
@@ -81,7 +109,7 @@ class Door:
 
         self._server = _Counted(
             handle,
-            self._slots.release,
+            self._gone,
             request_factory=request_factory(loop),
             loop=loop,
             logger=logger,
@@ -89,10 +117,16 @@ class Door:
         )
         self._accepting = loop.create_task(self._accept(), name="palio-door")
 
+    def _gone(self) -> None:
+        self._descriptors.open -= 1
+        self._slots.release()
+
     async def _accept(self) -> None:
         while True:
             await self._slots.acquire()
             try:
+                while self._server.open >= SURE and self._descriptors.scarce:
+                    await asyncio.sleep(0.02)
                 connection, _ = await self._loop.sock_accept(self._socket)
             except OSError:
                 # No descriptors left, or the peer has gone already: neither ends the run.
@@ -102,11 +136,12 @@ class Door:
             except asyncio.CancelledError:
                 self._slots.release()
                 raise
+            self._descriptors.open += 1
             try:
                 await self._loop.connect_accepted_socket(self._server, connection)
             except OSError:
                 connection.close()
-                self._slots.release()
+                self._gone()
 
     def close(self) -> None:
         """Serve no more; when this returns no request of the run is carried out. Any thread."""

@@ -14,7 +14,7 @@ from typing import Self
 from aiohttp import web
 
 from palio import __version__
-from palio.broker.door import SERVER_OPTIONS, Door, request_factory
+from palio.broker.door import SERVER_OPTIONS, Descriptors, Door, request_factory
 from palio.broker.routes import error_reply
 from palio.broker.service import Line, Service, response, shielded
 from palio.broker.session import Session
@@ -76,6 +76,7 @@ class BrokerServer:
         self._port = port
         self._lines: dict[str, Line] = {}
         self._doors: set[Door] = set()
+        self._descriptors = Descriptors()
         self._pool = ThreadPoolExecutor(RELAY_THREADS, thread_name_prefix="palio-relay")
         self._service = Service(self._pool)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -162,7 +163,9 @@ class BrokerServer:
         served = Served(self._doors)
         line = Line(session)
         loop.call_soon_threadsafe(
-            lambda: served.open(Door(listening, line, self._service, loop, CLIENTS))
+            lambda: served.open(
+                Door(listening, line, self._service, loop, self._descriptors, CLIENTS)
+            )
         )
         return served
 
