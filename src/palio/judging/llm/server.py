@@ -167,14 +167,14 @@ class Server:
             member.budget_field: ask.budget,
             **{name: value for name, value in optional.items() if value is not None},
         }
+        # as `extra_body`, since the client would walk the schema for each request: 0.3 ms
+        further = {**self._member.extra}
         if structure == "json_schema":
             form = {"name": "verdict", "strict": True, "schema": ask.schema}
-            body["response_format"] = {"type": "json_schema", "json_schema": form}
+            further["response_format"] = {"type": "json_schema", "json_schema": form}
         elif structure == "json_object":
-            body["response_format"] = {"type": "json_object"}
-        if member.extra:
-            body["extra_body"] = member.extra
-        return body
+            further["response_format"] = {"type": "json_object"}
+        return {**body, "extra_body": further} if further else body
 
     def _reply(self, response: Any) -> Reply:
         choices = getattr(response, "choices", None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -30,51 +31,58 @@ _BREAK = "\n"
 
 
 class Trace:
-    """The record of one run, ready to be asked.
+    """The record of one run; each part is read when something is first asked of it.
 
     Attributes:
         long: step of the first completion of 30 tokens or more, None if there is none.
     """
 
     def __init__(self, trajectory: Trajectory) -> None:
-        self.long: int | None = None
+        self._trajectory = trajectory
         self._query = trajectory.query
-        self._written: dict[int, list[str]] = {}
-        self._own: dict[int, list[str]] = {}
-        self._results: list[tuple[DispatchEvent, list[str], frozenset[str]]] = []
-        self._rows: list[tuple[DispatchEvent, list[tuple[str, list[str]]]]] = []
+        self.long = next(
+            (
+                event.seq
+                for event in trajectory.events
+                if isinstance(event, InferenceEvent)
+                and event.completion is not None
+                and len(written_text(event.completion).encode("utf-8", "replace"))
+                >= MIN_TOKENS * BYTES_PER_TOKEN
+            ),
+            None,
+        )
+
+    @cached_property
+    def _own(self) -> dict[int, list[str]]:
+        """Step -> tokens of its thinking, without what was copied from a prompt."""
+        found: dict[int, list[str]] = {}
         prompts: list[str] = []
-        for event in trajectory.events:
-            if isinstance(event, InferenceEvent):
-                self._infer(event, prompts)
-            elif event.tool in CATALOGUE_TOOLS:
-                shown, names = _texts(event)
-                self._results.append((event, shown, names))
-                self._rows.append((event, _rows(event)))
+        for event in self._trajectory.events:
+            if not isinstance(event, InferenceEvent):
+                continue
+            prompts += [
+                fold(text)
+                for message in event.request
+                if message.role != "tool"
+                for text in (message.content, message.reasoning_content)
+                if text
+            ]
+            if event.completion is not None:
+                sentences = thought(event, prompts).sentences
+                found[event.seq] = [token for one in sentences for token in one.tokens]
+        return found
 
-    def _infer(self, event: InferenceEvent, prompts: list[str]) -> None:
-        prompts += [
-            fold(text)
-            for message in event.request
-            if message.role != "tool"
-            for text in (message.content, message.reasoning_content)
-            if text
-        ]
-        if event.completion is None:
-            return
-        text = written_text(event.completion)
-        if self.long is None and len(text.encode("utf-8", "replace")) / BYTES_PER_TOKEN >= (
-            MIN_TOKENS
-        ):
-            self.long = event.seq
-        self._written[event.seq] = tokens(fold(text))
-        sentences = thought(event, prompts).sentences
-        self._own[event.seq] = [token for one in sentences for token in one.tokens]
+    @cached_property
+    def _results(self) -> list[tuple[DispatchEvent, list[str], frozenset[str]]]:
+        return [(event, *_texts(event)) for event in self._shown]
 
-    def wrote(self, quote: str) -> bool:
-        """Whether a quote stands in anything that the model wrote."""
-        parts = _parts(quote)
-        return any(_occurs(parts, held) for held in self._written.values())
+    @cached_property
+    def _rows(self) -> list[tuple[DispatchEvent, list[tuple[str, list[str]]]]]:
+        return [(event, _rows(event)) for event in self._shown]
+
+    @cached_property
+    def _shown(self) -> list[DispatchEvent]:
+        return [one for one in self._trajectory.dispatches if one.tool in CATALOGUE_TOOLS]
 
     def step_of(self, quote: str, step: int | None) -> int | None:
         """The step whose own thinking holds a quote: the one named, else the first, else None.
@@ -114,12 +122,12 @@ class Trace:
 
     def results_before(self, step: int) -> bool:
         """Whether any catalogue result came before a step."""
-        return any(event.seq < step for event, _, _ in self._results)
+        return any(event.seq < step for event in self._shown)
 
     def seen(self, step: int, mentioned: set[str]) -> Seen:
         """What the tools had shown before a step, of the tokens that are `mentioned`."""
         seen = Seen(self._query, mentioned)
-        for event, _, _ in self._results:
+        for event in self._shown:
             if event.seq < step:
                 seen.add(event)
         return seen
