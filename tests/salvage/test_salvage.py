@@ -86,8 +86,7 @@ def test_one_call_a_turn_and_the_answer_at_the_end() -> None:
     assert all(len(each) == 1 for each in names[:-1])
     assert made.messages[0].role == "user"  # the compact world has no system message
     assert made.tools == harness_settings(replayer().world.config).tools
-    plain = [msgspec.structs.replace(message, rationalised=False) for message in made.messages]
-    assert plain == list(build_messages(made.query, made.events))
+    assert list(made.messages) == list(build_messages(made.query, made.events))
     assert from_json(to_json(made), Trajectory) == made
 
 
@@ -109,11 +108,9 @@ def test_the_mark_travels() -> None:
 
 def test_the_reasoning_judge_does_not_count_the_thinking() -> None:
     for source in runs("narrator")[:6]:
-        made = salvaged(source)
-        assert (
-            EvidenceJudge().verdict(made).quality == 0.1
-            or not EvidenceJudge().verdict(made).gates[1].passed
-        )
+        verdict = EvidenceJudge().verdict(salvaged(source))
+        assert (verdict.status, verdict.quality, verdict.coefficient) == ("unjudged", None, None)
+        assert "after the fact" in verdict.explanation
 
 
 def test_a_table_of_answers_is_underivable(tmp_path: Path) -> None:
