@@ -148,6 +148,45 @@ def test_each_dispatch_is_tied_by_proof_to_its_completion(recorded: Path) -> Non
         assert {event.nonce for event in run.dispatches} == {expected}
 
 
+PARSES = """
+import json, re
+from src.agent.agent_interface import execute_tool_call
+from src.agent.proxy_client import ProxyClient
+
+def agent_main(problem):
+    client = ProxyClient()
+    messages = [{"role": "user", "content": problem["query"]}]
+    body = {"messages": messages, "tools": client.get("/tools")["tools"]}
+    reply = client.post("/inference/chat/completions", body)
+    call = reply["choices"][0]["message"]["tool_calls"][0]
+    asked = json.loads(call["function"]["arguments"])
+    ProxyClient().get("/search/" + call["function"]["name"], asked)
+    client.get("/search/find_product", {"q": "of my own"})
+    client.post("/inference/chat/completions", body)
+    execute_tool_call(call["function"]["name"], asked)
+    execute_tool_call(call["function"]["name"], asked)
+    return []
+"""
+
+
+def test_an_agent_that_knows_no_ids_proves_its_calls_too(
+    tmp_path: Path, children: SubprocessDriver
+) -> None:
+    """Arena agents parse the arguments and call their proxy; the guest's client adds the proof."""
+    spec = agent_from_file(_file(tmp_path, PARSES), name="parses", model="scripted-careful")
+    folder = race(tmp_path / "run", children, spec, problems=1)
+    (run,) = read_trajectories(folder)
+    nonces = [event.nonce for event in run.dispatches]
+    assert nonces == ["valid", "missing", "valid", "missing"]
+    assert [event.emitted_by for event in run.dispatches] == [0, None, 3, None]
+
+
+def _file(folder: Path, source: str) -> Path:
+    path = folder / "agent.py"
+    path.write_text(source, encoding="utf-8")
+    return path
+
+
 def changed(folder: Path, to: Path, name: str, old: bytes, new: bytes) -> Path:
     subprocess.run(["cp", "-r", str(folder), str(to)], check=True)
     data = (to / name).read_bytes()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from palio.broker.ledger import Emitted, argument_key
-from palio.records import NonceStatus, Record, ToolCall
+from palio.records import FunctionCall, NonceStatus, Record, ToolCall
 
 PREFIX = "call_"
 _TOKEN = re.compile(r"call_([0-9]{1,9})-([0-9]{1,9})-([A-Za-z0-9_-]{43})\Z")
@@ -49,6 +49,7 @@ class Minted(NamedTuple):
     call_id: str
     expiry_ms: int
     token: str
+    call: FunctionCall
 
 
 class Proof(NamedTuple):
@@ -94,7 +95,7 @@ class Mint:
             until = self._expiries.get(place, expiry)
             function = call.function
             mac = self._mac(place, call.id, function.name, function.arguments, until)
-            minted = Minted(call.id, until, f"{PREFIX}{seq}-{position}-{mac}")
+            minted = Minted(call.id, until, f"{PREFIX}{seq}-{position}-{mac}", function)
             self._minted[place] = minted
             self._theirs[minted.token] = call.id
             made.append(minted)
@@ -121,7 +122,7 @@ class Mint:
         place = Emitted(int(parts[1]), int(parts[2]))
         minted = self._minted.get(place)
         # The same work for a place that never was: what is wrong cannot be told by the time.
-        known = minted or Minted("", 0, "")
+        known = minted or Minted("", 0, "", FunctionCall(name="", arguments=""))
         mac = self._mac(place, known.call_id, tool, arguments, known.expiry_ms)
         same = hmac.compare_digest(mac.encode(), parts[3].encode())
         # A call written as text has no id of the model's; what the harness calls it is its own.
@@ -166,7 +167,10 @@ def veiled(response: dict[str, Any], minted: Sequence[Minted]) -> dict[str, Any]
     choice, *others = response["choices"]
     calls = choice["message"].get("tool_calls") or ()
     if len(calls) != len(minted):
-        listed = [{"call_id": each.call_id, "nonce": each.token} for each in minted]
+        listed = [
+            {"name": each.call.name, "arguments": each.call.arguments, "nonce": each.token}
+            for each in minted
+        ]
         return {**response, NONCES_FIELD: listed}
     shown = [{**call, "id": each.token} for call, each in zip(calls, minted, strict=True)]
     message = {**choice["message"], "tool_calls": shown}

@@ -22,6 +22,8 @@ _PATH = _SAFE | frozenset(b"/?&=%+,:;@!$'()*[]")
 _RETRIED = (429, 500, 502, 503, 504)
 _TOOL_S, _MODEL_S = 0.1, 2.0
 """What a request adds to the run's logical clock, however long it really took."""
+_ASKED: list[tuple[str, Any, str]] = []
+"""(tool, arguments as text, proof) of calls that the model asked for and nobody made yet."""
 
 
 class ProxyClient:
@@ -73,6 +75,7 @@ class ProxyClient:
         headers: dict[str, str] | None = None,
     ) -> Any:
         """Parsed JSON of a GET, None when it failed. Parameters that are None are left out."""
+        headers = _with_proof(path, params, headers)
         pairs = [(k, v) for k, v in (params or {}).items() if v is not None]
         query = "&".join(f"{_quote(str(k))}={_quote(_text(v))}" for k, v in pairs)
         return self._request("GET", path + ("?" + query if query else ""), b"", headers)
@@ -87,7 +90,10 @@ class ProxyClient:
         value = {} if json_data is None else json_data
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
         body = text.encode("utf-8", "replace")
-        return self._request("POST", path, body, headers)
+        reply = self._request("POST", path, body, _with_proof(path, value, headers))
+        if path.endswith("chat/completions"):
+            _remember(reply)
+        return reply
 
     def _request(self, method: str, path: str, body: bytes, headers: dict[str, str] | None) -> Any:
         clock = getattr(sys.modules.get("fixed"), "CLOCK", None)
@@ -201,6 +207,40 @@ class _Connection:
     def close(self) -> None:
         self._file.close()
         self.sock.close()
+
+
+def _remember(reply: Any) -> None:
+    """Keep the proofs of a completion's calls, for agents that send no call ids themselves."""
+    try:
+        calls = reply["choices"][0]["message"].get("tool_calls") or ()
+        asked = [(each["function"], each["id"]) for each in calls]
+        asked += [(each, each["nonce"]) for each in reply.get("palio_nonces") or ()]
+        for function, proof in asked:
+            arguments = json.loads(function["arguments"] or "{}")
+            if isinstance(arguments, dict):
+                _ASKED.append((function["name"], _plain(arguments), proof))
+    except (TypeError, KeyError, IndexError, ValueError, AttributeError, RecursionError):
+        return
+
+
+def _with_proof(path: str, arguments: Any, headers: dict[str, str] | None) -> dict[str, str] | None:
+    """Headers with the proof of the call that a request carries out, if the model asked for it.
+
+    The host decides whether it is one: what is sent here is only what the host gave.
+    """
+    tool = path.strip("/")
+    if headers or not tool.startswith("search/") or not isinstance(arguments, dict | None):
+        return headers
+    wanted = (tool[7:], _plain(arguments or {}))
+    for at, (name, asked, proof) in enumerate(_ASKED):
+        if (name, asked) == wanted:
+            del _ASKED[at]
+            return {"X-Palio-Nonce": proof}
+    return headers
+
+
+def _plain(arguments: dict[str, Any]) -> dict[str, str]:
+    return {str(k): _text(v) for k, v in arguments.items() if v is not None}
 
 
 def _quote(text: str, safe: frozenset[int] = _SAFE) -> str:
