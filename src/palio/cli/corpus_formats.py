@@ -15,6 +15,8 @@ import typer
 if TYPE_CHECKING:
     from palio.corpus.readers.importing import TraceImport
 
+UNREAD = ("unreadable_file", "compression", "parquet")
+"""Reasons by which a whole file, or the rest of one, is lost."""
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
@@ -43,7 +45,12 @@ def import_traces(
     found = _summary(reader) | {"files": {name: str(path) for name, path in files.items()}}
     if as_json:
         typer.echo(json.dumps(found))
-        return
+    else:
+        _show_import(reader, files)
+    _fail_when_unread(reader)
+
+
+def _show_import(reader: TraceImport, files: Mapping[str, Path]) -> None:
     _print_counts("format", "trajectories", reader.formats)
     _print_counts("changed in reading", "times", reader.losses)
     _print_counts("rejected", "records", Counter(reject.reason for reject in reader.rejects))
@@ -57,6 +64,19 @@ def import_traces(
         f"{reader.records:,} records, {sum(reader.formats.values()):,} trajectories, "
         f"{len(reader.rejects):,} rejected; wrote {', '.join(str(path) for path in files.values())}"
     )
+
+
+def _fail_when_unread(reader: TraceImport) -> None:
+    """Exit 1 when a file could not be read to its end, or when nothing at all was a trace."""
+    cut = sorted({r.file for r in reader.rejects if r.reason in UNREAD})
+    if cut:
+        why = f"{len(cut)} files were not read to their end, {cut[0]} first of them"
+    elif reader.records and not reader.formats:
+        why = f"none of the {reader.records:,} records is a trace"
+    else:
+        return
+    typer.secho(f"{why}; what was read is written, the rest is in the rejects", fg="red", err=True)
+    raise typer.Exit(1)
 
 
 def export(
