@@ -13,12 +13,11 @@ from palio.agents.spec import AgentSpec, agent_from_file
 from palio.broker.limits import Limits
 from palio.records import Trajectory
 from palio.rollout.problem import run_problem
-from palio.sandbox.choice import ENCLOSED
 from palio.sandbox.inline import InlineDriver
 from palio.sandbox.process import SubprocessDriver
 from palio.sandbox.spec import Driver, SandboxOutcome
 from tests.broker.conftest import PROBLEM, Replies, completion, tiny_world
-from tests.sandbox.enclosures import IMPORTS, SEVERAL, outcome_of, working
+from tests.sandbox.enclosures import FOUND, IMPORTS, SEVERAL, outcome_of, working
 
 Run = Callable[..., Trajectory]
 Write = Callable[[str], AgentSpec]
@@ -39,7 +38,7 @@ def driver_or_skip(name: str) -> Driver:
     return driver
 
 
-@pytest.fixture(params=ENCLOSED)
+@pytest.fixture(params=FOUND)
 def enclosed_driver(request: pytest.FixtureRequest) -> Driver:
     """Every driver for strangers' code that works here, one after the other."""
     return driver_or_skip(request.param)

@@ -14,19 +14,23 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.sandbox.conftest import driver_or_skip
+from tests.sandbox.enclosures import SEVERAL
+
 HOST = textwrap.dedent(
     """
+    import sys
     from palio.agents.registry import find_agent
     from palio.broker.limits import Limits
     from palio.rollout import run_problem
-    from palio.sandbox.process import SubprocessDriver
+    from palio.sandbox.choice import open_driver, opened
     from palio.world.synthesis.config import compact_config
     from palio.world.synthesis.synthesise import synthesise
     from palio.world.world import COMPACT, World
 
     made = synthesise(compact_config(1, products=100, problems=3))
     world = World.build(made.catalogue, COMPACT)
-    with SubprocessDriver() as driver:
+    with opened(open_driver(sys.argv[1])) as driver:
         print("ready", flush=True)
         run_problem(
             find_agent("spin"), made.problems[0], world, driver=driver, limits=Limits(seconds=60)
@@ -36,9 +40,11 @@ HOST = textwrap.dedent(
 
 
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv of util-linux")
-def test_a_spinning_agent_dies_with_its_killed_host(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_spinning_agent_dies_with_its_killed_host(name: str, tmp_path: Path) -> None:
+    driver_or_skip(name)
     host = subprocess.Popen(
-        [sys.executable, "-c", HOST], stdout=subprocess.PIPE, cwd=tmp_path, text=True
+        [sys.executable, "-c", HOST, name], stdout=subprocess.PIPE, cwd=tmp_path, text=True
     )
     assert host.stdout is not None
     assert host.stdout.readline() == "ready\n"
