@@ -15,6 +15,7 @@ pytest.importorskip("openai", reason="a judge that asks a model needs the extra 
 
 from palio.judging.llm import Endpoint, JudgeConfig, LlmJudge, Member, Price
 from palio.judging.llm.injection import packaged_bases
+from palio.judging.llm.server import retry_after
 from palio.records import Blame, ReasoningVerdict
 from tests.judging.llm.modelserver import GOOD, Handler, ModelServer, always, completion, good
 from tests.judging.llm.modelserver import refusal as no
@@ -255,3 +256,35 @@ def test_unknown_prices_and_counts_are_none_and_never_zero() -> None:
     assert verdict.opinions[0].cost is None
     total = judge.meter.total()
     assert (total.prompt_tokens, total.completion_tokens, total.cost) == (None, None, None)
+
+
+def test_a_server_that_refuses_our_key_is_passed_over() -> None:
+    with (
+        ModelServer(always(TEXT)) as whole,
+        ModelServer(always(lambda: no(401, "wrong key"))) as closed,
+        judge_at(whole.url, closed.url) as judge,
+    ):
+        assert judge.verdict(BASE).quality == 0.7
+    assert len(closed.bodies) == len(whole.bodies) == 1
+    assert closed.keys == ["Bearer none"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "12"}, 12.0),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        (
+            {
+                "date": "Sun, 29 Nov 2026 10:00:00 GMT",
+                "retry-after": "Sun, 29 Nov 2026 10:01:30 GMT",
+            },
+            90.0,
+        ),
+        ({"retry-after": "-5"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_every_form_of_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers) == seconds

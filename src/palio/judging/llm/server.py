@@ -207,11 +207,11 @@ class Server:
         what = f"{self.url} answers {status}: {text}"
         server_error = FaultCode.upstream_server_error
         if status == 429:
-            after = _retry_after(error.response.headers)
+            after = retry_after(error.response.headers)
             code = FaultCode.upstream_rate_limited
             return CallError("rate_limited", what, code, retryable=True, retry_after=after)
         if status >= 500 or status in (408, 409, 425):
-            after = _retry_after(error.response.headers)
+            after = retry_after(error.response.headers)
             return CallError(
                 "server_error", what, server_error,
                 retryable=True, unhealthy=True, retry_after=after,
@@ -227,7 +227,7 @@ def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and value >= 0 else None
 
 
-def _retry_after(headers: Any) -> float | None:
+def retry_after(headers: Any) -> float | None:
     """Seconds of retry-after-ms or Retry-After (a number or a date), None if there is none."""
     try:
         if headers.get("retry-after-ms"):
