@@ -345,3 +345,9 @@ def test_the_dry_run_is_small_and_valid() -> None:
     small = shrink(GrpoSettings())
     assert small.group * small.groups == 4
     assert small.trl.max_steps == 2
+
+
+def test_a_launcher_is_refused_and_the_remedy_named(tmp_path: Path) -> None:
+    trl = msgspec.structs.replace(settings().trl, launch=("torchrun",))
+    with pytest.raises(ConfigError, match="under torchrun"):
+        dr_grpo_arguments(settings(trl=trl), tmp_path, 0)

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from palio.records import to_json
+from palio.train.backends.loop import ChatCodec
 from palio.train.preference.labels import LABELLED, Labelled
 from palio.train.rl.grpo import GrpoSettings, train_grpo
 from palio.train.rl.policy import OwnPolicy
@@ -38,8 +39,8 @@ class TwoSteps:
 
     keys = ("red jar", "blue lamp", "green shoe", "small bag")
 
-    def __init__(self, scene: Scene) -> None:
-        self._codec = scene.codec
+    def __init__(self, codec: ChatCodec) -> None:
+        self._codec = codec
 
     def roll(self, keys: Sequence[str], seeds: Sequence[int], sampler: Sampler) -> list[Rollout]:
         return [self._one(key, seed, sampler) for key, seed in zip(keys, seeds, strict=True)]
@@ -84,7 +85,9 @@ def test_step_reward_rises_in_30_steps_though_no_rollout_succeeds(
     chosen = GrpoSettings(
         trl=trl, group=16, groups=4, turn_weight=1.0, longest=8, probe=0, watch=0.0
     )
-    train_grpo(policy, TwoSteps(scene), chosen, tmp_path, seed=1, report=lambda share, note: None)
+    train_grpo(
+        policy, TwoSteps(scene.codec), chosen, tmp_path, seed=1, report=lambda share, note: None
+    )
     rows = read_metrics(tmp_path)
     sums = [row["step_reward/sum"] for row in rows]
     assert sum(sums[:3]) / 3 < 0.4, "a random model earns about 1/8 and a bit"
@@ -98,23 +101,30 @@ import sys
 from pathlib import Path
 from palio.train.preference.kto import KtoSettings, train_kto
 from palio.train.preference.labels import read_labels
+from palio.train.rl.grpo import GrpoSettings, train_grpo
 from palio.train.rl.policy import OwnPolicy
 from palio.train.settings import TrlSettings
 
-start, rows, out, batch, accumulation = sys.argv[1:]
+kind, start, rows, out, batch, accumulation = sys.argv[1:]
 trl = TrlSettings(
     learning_rate=0.5, lr_scheduler_type="constant", warmup_ratio=0.0, max_steps=1,
     per_device_train_batch_size=int(batch), gradient_accumulation_steps=int(accumulation),
     extra={"optim": "sgd"}, max_grad_norm=0.0,
 )
-policy = OwnPolicy(Path(start))
-trainer = train_kto(
-    policy, read_labels(Path(rows)), KtoSettings(trl=trl, beta=0.5), Path(out), seed=1,
-    report=lambda share, note: None,
-)
+policy, out, ignore = OwnPolicy(Path(start)), Path(out), lambda share, note: None
+if kind == "kto":
+    chosen, labels = KtoSettings(trl=trl, beta=0.5), read_labels(Path(rows))
+    trainer = train_kto(policy, labels, chosen, out, seed=1, report=ignore)
+else:
+    from tests.train_rl.test_learning import TwoSteps
+    chosen = GrpoSettings(
+        trl=trl, group=4, groups=4, turn_weight=1.0, longest=8, probe=2, watch=0.0
+    )
+    roller = TwoSteps(policy.codec)
+    trainer = train_grpo(policy, roller, chosen, out, seed=1, report=ignore)
 print("processes", trainer.accelerator.num_processes)
 if trainer.accelerator.is_main_process:
-    policy.save(Path(out) / "checkpoint", config={}, inputs={}, counts={}, seed=1)
+    policy.save(out / "checkpoint", config={}, inputs={}, counts={}, seed=1)
 """
 
 
@@ -129,7 +139,10 @@ def run(command: list[str]) -> str:
 
 
 @pytest.mark.slow
-def test_two_processes_do_what_one_does(scene: Scene, checkpoint: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "batch"), [("kto", 2), ("grpo", 8)])
+def test_two_processes_do_what_one_does(
+    scene: Scene, checkpoint: Path, tmp_path: Path, kind: str, batch: int
+) -> None:
     rows = tmp_path / LABELLED
     with rows.open("wb") as file:
         for number, talk in enumerate(scene.talks[:8]):
@@ -147,11 +160,11 @@ def test_two_processes_do_what_one_does(scene: Scene, checkpoint: Path, tmp_path
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
     one, two = tmp_path / "one", tmp_path / "two"
-    shared = [str(script), str(checkpoint), str(rows)]
-    told = run([*shared, str(one), "2", "2"])
+    shared = [str(script), kind, str(checkpoint), str(rows)]
+    told = run([*shared, str(one), str(batch), "2"])
     assert "processes 1" in told
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    told = run([*launch, *shared, str(two), "2", "1"])
+    told = run([*launch, *shared, str(two), str(batch), "1"])
     assert told.count("processes 2") == 2
     start = load_file(checkpoint / "model.safetensors")
     weights: list[dict[str, Any]] = [

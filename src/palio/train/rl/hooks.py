@@ -13,7 +13,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-from palio.records import IntegrityError
+from palio.records import ConfigError, IntegrityError
 from palio.train.settings import TrlSettings
 from palio.train.stage import METRICS, Report, append_metrics, read_metrics
 
@@ -33,7 +33,16 @@ def trl_fields(
         out: the stage's folder.
         seed: of the trainer.
         cuda: whether there is a GPU; None: look.
+
+    Raises:
+        ConfigError: `launch` is set: these stages hold problems and rollouts in this process.
     """
+    if trl.launch:
+        raise ConfigError(
+            "`launch` starts training processes for SFT only",
+            where=str(out),
+            remedy="call train_kto, train_distill or train_grpo from a script under torchrun",
+        )
     on_gpu = torch.cuda.is_available() if cuda is None else cuda
     fields: dict[str, Any] = {
         "output_dir": str(out / STATES),
