@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-MODULES = ("search", "scoring", "judge", "broker", "corpus", "leak", "train", "race")
+MODULES = ("search", "scoring", "judge", "broker", "sandbox", "corpus", "leak", "train", "race")
 HEAD = """# Benchmarks
 
 Written by `make bench`; each row and its peer were measured in the same run on the same machine.

@@ -360,3 +360,20 @@ def test_privilege_cannot_be_gained(enclosed: Outcome) -> None:
     assert seen.pop("capabilities") == ""
     assert seen.pop("root") is False
     assert all(seen.values()), seen
+
+
+def test_requests_can_be_imported_and_reaches_the_door(enclosed: Outcome) -> None:
+    from palio.sandbox.packages import archive
+
+    if not archive():
+        pytest.skip("requests is not installed")
+    source = """
+        import os, requests
+        def agent_main(p):
+            base = os.environ["SANDBOX_PROXY_URL"]
+            found = requests.get(base + "/search/find_product", params={"q": "mug"}, timeout=20)
+            return [{"found": len(found.json()), "status": found.status_code}]
+        """
+    outcome = enclosed(source, session=tiny_session())
+    assert outcome.fault is None
+    assert outcome.claim == [{"found": 2, "status": 200}]

@@ -7,6 +7,7 @@ import stat
 from functools import cache
 from pathlib import Path
 
+from palio.sandbox.packages import archive
 from palio.sandbox.report import SOURCE_BYTES
 
 GUEST = Path(__file__).parent / "guest"
@@ -47,6 +48,8 @@ def guest_files() -> dict[str, bytes]:
         f"{HOME}/{path.relative_to(GUEST)}": path.read_bytes()
         for path in sorted(GUEST.rglob("*.py"))
     }
+    if archive():
+        files[f"{HOME}/packages.zip"] = archive()
     return files | {path: text.encode() for path, text in _ETC.items()}
 
 

@@ -27,6 +27,7 @@ def main() -> None:
     import json
     import os
 
+    sys.path.append(sys.path[0] + "/packages.zip")
     task = json.loads(door.read_task(control))
     fixed.fix(task["seed"])
     report = run(task)
