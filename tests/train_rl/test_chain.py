@@ -15,6 +15,7 @@ from palio.records import ConfigError, InputError
 from palio.train.checkpoint import load_checkpoint
 from palio.train.dry import dry_run
 from palio.train.recipe import read_recipe
+from palio.train.rl.hooks import STATES
 from palio.train.stage import read_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -56,6 +57,7 @@ def test_our_model_goes_through_every_stage(tmp_path: Path) -> None:
         assert manifest["counts"]["steps"] == stage.counts["steps"] > 0
         assert manifest["config"]["dry"] is True
         assert read_metrics(stage.folder), "metrics.jsonl"
+        assert not (stage.folder / STATES).exists(), "optimiser states are not kept"
         AutoModelForCausalLM.from_pretrained(stage.checkpoint)
     whole = load_checkpoint(made.final).model.state_dict()
     assert not all(torch.equal(v, whole[n]) for n, v in before.model.state_dict().items())

@@ -8,9 +8,11 @@ from itertools import groupby
 import pytest
 
 from palio.broker.upstream import RejectedError
-from palio.records import Message
+from palio.records import Message, UpstreamError
+from palio.train.engine import Sampled
 from palio.train.preference.labels import sample_labels
-from palio.train.rl.rollouts import Play, WorldRoller
+from palio.train.rl.rollouts import Play, WorldRoller, checked
+from palio.train.rl.sampler import Decoding
 from palio.train.rl.tokens import TokenLog
 from palio.train.text import END, assistant_text, chat_text
 from palio.train.tokenizer import ChatTokenizer
@@ -117,3 +119,36 @@ def test_a_conversation_over_the_budget_ends(scene: Scene) -> None:
     )
     with pytest.raises(RejectedError, match="more than 9 tokens"):
         log.complete(body(talk[:1]))
+
+
+def test_a_rollout_that_never_began_can_be_padded_and_is_not_trained_on(scene: Scene) -> None:
+    problem = scene.ground.problems[0]
+    said = turns_of(scene.tokenizer, scene.talks[0].messages)
+    short = WorldRoller([problem], scene.ground, scene.codec, Play(longest=9))
+    good = WorldRoller([problem], scene.ground, scene.codec, Play())
+    [silent] = short.roll([problem.problem_id], [0], ToldSampler(said))
+    [spoken] = good.roll([problem.problem_id], [0], ToldSampler(said))
+    assert silent.completion == []
+    assert silent.outcome == 0.0
+    end = scene.tokenizer.end
+    padded, same = checked([silent, spoken], end)
+    assert (padded.prompt, padded.completion, padded.mask, padded.spans) == (
+        [end],
+        [end],
+        [False],
+        (),
+    )
+    assert same is spoken
+
+
+def test_a_step_in_which_nothing_could_be_scored_is_an_error(scene: Scene) -> None:
+    class Down:
+        def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
+            raise UpstreamError("nobody there", code=3001, remedy="start vLLM")
+
+    problem = scene.ground.problems[0]
+    roller = WorldRoller([problem], scene.ground, scene.codec, Play(threads=2))
+    rollouts = roller.roll([problem.problem_id] * 2, [0, 1], Down())
+    assert [rollout.outcome for rollout in rollouts] == [None, None]
+    with pytest.raises(UpstreamError, match="none of 2 rollouts could be scored: .*nobody there"):
+        checked(rollouts, scene.tokenizer.end)

@@ -23,6 +23,7 @@ from palio.train.preference.labels import (
 from palio.train.preference.trainer import MaskedCollator, MaskedKtoTrainer, kto_dataset
 from palio.train.rl.hooks import (
     MetricsFile,
+    drop_states,
     last_measures,
     last_state,
     small_trl,
@@ -181,6 +182,7 @@ def run_kto(
         counts=counts,
         seed=context.seed,
     )
+    drop_states(out)
     return StageResult(checkpoint=folder, counts=counts, measures=last_measures(out))
 
 

@@ -23,6 +23,7 @@ from palio.train.checkpoint import CHECKPOINT
 from palio.train.rl.audit import audit_means
 from palio.train.rl.hooks import (
     MetricsFile,
+    drop_states,
     last_measures,
     last_state,
     small_trl,
@@ -30,7 +31,7 @@ from palio.train.rl.hooks import (
 )
 from palio.train.rl.opening import open_policy, open_teacher
 from palio.train.rl.policy import Policy
-from palio.train.rl.rollouts import Play, Roller, Rollout, WorldRoller, rollout_seed
+from palio.train.rl.rollouts import Play, Roller, Rollout, WorldRoller, checked, rollout_seed
 from palio.train.settings import TrlSettings
 from palio.train.stage import Context, Kind, Report, StageResult, StageSettings
 
@@ -103,7 +104,7 @@ class WorldDistillationTrainer(DistillationTrainer):
         self.rolled: list[Rollout] = []
         super().__init__(
             model=policy.model,
-            teacher_model=teacher,  # type: ignore[arg-type]  # any module with a config will do
+            teacher_model=teacher,
             args=args,
             train_dataset=Dataset.from_dict({"prompt": list(roller.keys)}),
             processing_class=policy.tokenizer,
@@ -119,7 +120,7 @@ class WorldDistillationTrainer(DistillationTrainer):
             for number, key in enumerate(prompts)
         ]
         with self.policy.sampler(self) as sampler:
-            self.rolled = self.roller.roll(prompts, seeds, sampler)
+            self.rolled = checked(self.roller.roll(prompts, seeds, sampler), self.policy.codec.end)
         found = audit_means([each.audit for each in self.rolled if each.audit is not None])
         found["success"] = sum(each.success for each in self.rolled) / len(self.rolled)
         for name, value in found.items():
@@ -205,6 +206,7 @@ def run_distill(
         counts=counts,
         seed=context.seed,
     )
+    drop_states(out)
     return StageResult(checkpoint=folder, counts=counts, measures=last_measures(out))
 
 

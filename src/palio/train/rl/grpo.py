@@ -18,6 +18,7 @@ from palio.train.checkpoint import CHECKPOINT
 from palio.train.rl.advantages import CreditKind
 from palio.train.rl.hooks import (
     MetricsFile,
+    drop_states,
     last_measures,
     last_state,
     small_trl,
@@ -232,6 +233,7 @@ def run_grpo(
         counts=counts,
         seed=context.seed,
     )
+    drop_states(out)
     return StageResult(checkpoint=folder, counts=counts, measures=last_measures(out))
 
 

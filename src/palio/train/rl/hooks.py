@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,11 @@ def last_state(out: Path) -> str | None:
         newest.rename(newest.with_name(f"broken-{newest.name}"))
         found = get_last_checkpoint(str(folder))
     return found
+
+
+def drop_states(out: Path) -> None:
+    """Remove the trainer's states once the stage's checkpoint is complete: they hold optimisers."""
+    shutil.rmtree(out / STATES, ignore_errors=True)
 
 
 def _complete(folder: Path) -> bool:

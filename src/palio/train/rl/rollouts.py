@@ -12,7 +12,16 @@ import msgspec
 from palio.agents.spec import policy_agent
 from palio.broker.limits import Limits
 from palio.judging.outcome import OutcomeScorer
-from palio.records import Message, Problem, Profile, Tool, Trajectory, UpstreamError, digest
+from palio.records import (
+    FaultCode,
+    Message,
+    Problem,
+    Profile,
+    Tool,
+    Trajectory,
+    UpstreamError,
+    digest,
+)
 from palio.rollout.problem import run_problem
 from palio.sandbox.inline import InlineDriver
 from palio.train.backend import Codec, Talk
@@ -59,6 +68,29 @@ class Rollout:
     success: bool
     audit: Audit | None = None
     trajectory: Trajectory | None = None
+
+
+def checked(rollouts: Sequence[Rollout], end: int) -> list[Rollout]:
+    """Rollouts that a trainer can pad; one without a turn becomes an end token that nobody trains.
+
+    Raises:
+        UpstreamError: not one of them could be scored, so there is nothing to learn from.
+    """
+    if all(rollout.outcome is None for rollout in rollouts):
+        faults = [each.trajectory.fault for each in rollouts if each.trajectory is not None]
+        told = next((fault for fault in faults if fault is not None), None)
+        why = told.what if told else "there is no record"
+        raise UpstreamError(
+            f"none of {len(rollouts)} rollouts could be scored: {why}",
+            code=told.code if told else FaultCode.upstream_unreachable,
+            remedy=(told.remedy if told else "") or "see that the sampler's server answers",
+        )
+    return [each if each.completion else _silent(each, end) for each in rollouts]
+
+
+def _silent(rollout: Rollout, end: int) -> Rollout:
+    prompt = rollout.prompt or [end]
+    return replace(rollout, prompt=prompt, completion=[end], mask=[False], logprobs=[0.0], spans=())
 
 
 class Roller(Protocol):

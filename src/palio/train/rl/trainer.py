@@ -28,7 +28,7 @@ from palio.train.rl.advantages import (
 )
 from palio.train.rl.audit import audit_means, group_shares
 from palio.train.rl.policy import Policy
-from palio.train.rl.rollouts import Roller, Rollout, rollout_seed
+from palio.train.rl.rollouts import Roller, Rollout, checked, rollout_seed
 from palio.train.rl.sampler import sampling_mode
 
 _LOW_STEPS = 2
@@ -118,7 +118,7 @@ class StepGrpoTrainer(GRPOTrainer):
             for number, key in enumerate(keys)
         ]
         with self.policy.sampler(self) as sampler:
-            self.rolled = self.roller.roll(keys, seeds, sampler)
+            self.rolled = checked(self.roller.roll(keys, seeds, sampler), self.policy.codec.end)
         return {
             "prompt_ids": [rollout.prompt for rollout in self.rolled],
             "completion_ids": [rollout.completion for rollout in self.rolled],
