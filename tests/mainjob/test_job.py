@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,7 @@ def test_another_seed_is_refused_in_the_same_folder(made: tuple[Path, MainJobRes
         run_main_job(MainJobConfig(seed=4), made[0], SilentReporter())
 
 
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="without bubblewrap nothing is ranked")
 def test_the_race_ranks_and_the_crash_is_scored_not_lost(
     made: tuple[Path, MainJobResult],
 ) -> None:

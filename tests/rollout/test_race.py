@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,10 @@ from palio.suites.files import write_suite
 from palio.world.catalogue import Catalogue, write_catalogue
 from tests.broker.conftest import PROBLEM, tiny_world
 from tests.rollout.agents import small
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("bwrap") is None, reason="palio race encloses agents with bubblewrap"
+)
 
 
 @pytest.fixture
