@@ -20,22 +20,34 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import Environment
+from safetensors.torch import load_file
 
-from palio.records import ConfigError, IntegrityError, Message, MissingDependencyError
+from palio.judging.encoders import default_encoder
+from palio.records import ConfigError, IntegrityError, Message, MissingDependencyError, PalioError
+from palio.train.backend import Talk
 from palio.train.backends.codec import PretrainedCodec, check_template, tool_segments
-from palio.train.backends.weights import located
+from palio.train.backends.qwen import qwen_tokenizer
+from palio.train.backends.weights import load_model, load_tokenizer, located
 from palio.train.checkpoint import save_checkpoint
+from palio.train.ground import Ground
 from palio.train.model import Qwen3
-from palio.train.recipe import Recipe, read_recipe
+from palio.train.recipe import PretrainedModel, Recipe, read_recipe
+from palio.train.rollouts import collect
 from palio.train.run import Options, train
+from palio.train.settings import Sampling
+from palio.train.stages.kept import encode
 from palio.train.text import END, assistant_text, chat_template
 from palio.train.tokenizer import ChatTokenizer
 from palio.world.tools import tool_schemas
+from tests.train.conftest import Shop
 from tests.train.test_stages import corpus  # noqa: F401 - a fixture
 from tests.train.test_text import Generation, talk
 
 pytest.importorskip("trl", reason="pretrained models are trained by TRL")
-pytest.importorskip("peft", reason="adapters are PEFT's")
+peft = pytest.importorskip("peft", reason="adapters are PEFT's")
+
+from palio.train.backends.served import Served  # noqa: E402 - needs both packages
+from palio.train.rl.sampler import TransformersSampler  # noqa: E402
 
 # what peft, trl and transformers say of each other's next versions
 pytestmark = [
@@ -153,8 +165,6 @@ def test_a_killed_trl_stage_goes_on_from_its_newest_state(
     process.wait()
     assert not (killed / "sft" / "stage.json").exists()
     again = train(recipe(weights, settings), corpus, killed, options=BARE)
-    from safetensors.torch import load_file
-
     wanted, got = (load_file(run.final / "model.safetensors") for run in (whole, again))
     assert all(torch.allclose(wanted[name], got[name], atol=1e-6) for name in wanted)
 
@@ -175,13 +185,6 @@ def test_no_dropout_while_sampling_and_tokens_come_back_as_sampled(
     corpus: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    import peft
-
-    from palio.train.backends.served import Served
-    from palio.train.backends.weights import load_model, load_tokenizer
-    from palio.train.recipe import PretrainedModel
-    from palio.train.rl.sampler import TransformersSampler
-
     model = PretrainedModel(path=str(weights))
     adapted = peft.get_peft_model(
         load_model(model, None, 0),
@@ -214,8 +217,6 @@ def test_no_dropout_while_sampling_and_tokens_come_back_as_sampled(
 def qwen() -> PretrainedCodec:
     if find_spec("dashscope") is None:
         pytest.skip("the package dashscope, which ships Qwen's rank file, is not installed")
-    from palio.train.backends.qwen import qwen_tokenizer
-
     return PretrainedCodec(
         qwen_tokenizer(Path(located("package:dashscope/resources/qwen.tiktoken")))
     )
@@ -225,8 +226,6 @@ def qwen() -> PretrainedCodec:
 def test_the_mask_on_qwen3_decodes_to_what_the_assistant_wrote(
     qwen: PretrainedCodec, talks: list[Sequence[Message]]
 ) -> None:
-    from palio.train.backend import Talk
-
     assert qwen.encode("<|im_start|>user\nHow are you?<|im_end|>\n") == [
         *(151644, 872, 198, 4340, 525, 498, 30, 151645, 198)
     ]
@@ -250,3 +249,39 @@ def test_the_mask_on_qwen3_decodes_to_what_the_assistant_wrote(
         )
         assert rendered["input_ids"] == encoded.ids
         assert [bool(on) for on in rendered["assistant_masks"]] == encoded.trained
+
+
+def test_a_rollout_reads_what_training_on_it_will_read(
+    weights: Path, shop: Shop, tmp_path: Path
+) -> None:
+    model = PretrainedModel(path=str(weights))
+    codec = PretrainedCodec(load_tokenizer(model, None))
+    some = shop.problems[:2]
+    ground = Ground(some, {some[0].catalogue: shop.world}, default_encoder())
+    sampling = Sampling(samples=1, max_tokens=6, threads=2)
+    with TransformersSampler(load_model(model, None, 0), end=codec.end) as sampler:
+        served = Served(sampler, codec, name="p", longest=9000)
+        found = collect(
+            ground, served, sampling, tmp_path, name="p", seed=0, report=lambda *_: None
+        )
+    for rollout in found.rollouts:
+        first = list(rollout.turns[0].prompt)
+        again = encode(rollout, codec)
+        assert again.ids[: len(first)] == first, "the tools are written alike in both"
+        assert not any(again.trained[: len(first)])
+        assert rollout.encoded() is not None
+
+
+@pytest.mark.slow
+def test_launched_processes_train_as_this_one_does(
+    weights: Path,
+    corpus: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    here = train(recipe(weights), corpus, tmp_path / "here", options=BARE)
+    there = train(recipe(weights, {"launch": ["python"]}), corpus, tmp_path / "there", options=BARE)
+    wanted, got = (load_file(run.final / "model.safetensors") for run in (here, there))
+    assert all(torch.allclose(wanted[name], got[name], atol=1e-6) for name in wanted)
+    with pytest.raises(PalioError, match="ended with status"):
+        train(recipe(weights, {"launch": ["false"]}), corpus, tmp_path / "no", options=BARE)
+    assert not (tmp_path / "no" / "sft" / "checkpoint").exists()

@@ -244,9 +244,9 @@ def _upstream(base_url: str, api_key: str, checkpoint: Path | None) -> Iterator[
         with HttpUpstream(base_url, api_key) as http:
             yield http
     elif checkpoint:
-        from palio.train.engine import Engine
+        from palio.train.serving import open_checkpoint
 
-        with contextlib.closing(Engine(checkpoint)) as engine:
+        with open_checkpoint(checkpoint) as engine:
             yield engine
     else:
         from palio.agents.scripted import ScriptedUpstream
