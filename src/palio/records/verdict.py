@@ -117,7 +117,8 @@ class ReasoningVerdict(Record, frozen=True, tag="reasoning"):
         reason: why it is unjudged, e.g. "no_quorum"; "" when judged.
         opinions: of a model or a panel, what each judge found; the verdict is their consensus.
         flags: what a person should look at: "disagreement" (opinions more than one bin apart),
-            "overruled" (the record refuted a gate of some opinion).
+            "overruled" (the record refuted a gate of some opinion), "evidence_differs" (the
+            evidence judge is more than one bin away).
     """
 
     trajectory_id: str

@@ -18,7 +18,7 @@ from palio.judging.llm.asking import Asker, Shared
 from palio.judging.llm.config import VERSION, JudgeConfig, Member, read_config
 from palio.judging.llm.document import DELIMITED, Prompt, document, packaged_prompt
 from palio.judging.llm.pacing import Clock, RetryBudget, Sleep
-from palio.judging.llm.panel import unasked, verdict_of
+from palio.judging.llm.panel import cross_checked, unasked, verdict_of
 from palio.judging.llm.quoting import Quoting
 from palio.judging.llm.replies import ReplyCache
 from palio.judging.llm.server import Server, load_client
@@ -217,7 +217,8 @@ class LlmJudge:
         opinions = await asyncio.gather(
             *(self._opinion(member, trajectory, text, trace) for member in self.config.members)
         )
-        return verdict_of(trajectory, self.judge_id, opinions, self.config.needed)
+        verdict = verdict_of(trajectory, self.judge_id, opinions, self.config.needed)
+        return cross_checked(verdict, self._evidence.verdict(trajectory))
 
     async def _opinion(
         self, member: Member, trajectory: Trajectory, text: str, trace: Trace

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from palio.judging.coefficient import coefficient
 from palio.records.trajectory import Fault, Trajectory
 from palio.records.verdict import QUALITY_BINS, JudgeId, Opinion, ReasoningVerdict
 
 DISAGREEMENT = "disagreement"
 OVERRULED = "overruled"
+EVIDENCE = "evidence_differs"
 
 
 class Consensus(NamedTuple):
@@ -93,6 +96,16 @@ def _unjudged(
         opinions=tuple(opinions),
         flags=flags,
     )
+
+
+def cross_checked(verdict: ReasoningVerdict, evidence: ReasoningVerdict) -> ReasoningVerdict:
+    """The verdict, flagged where the evidence judge is more than one bin away from it."""
+    if verdict.quality is None or evidence.quality is None:
+        return verdict
+    bins = [QUALITY_BINS.index(quality) for quality in (verdict.quality, evidence.quality)]
+    if abs(bins[0] - bins[1]) <= 1:
+        return verdict
+    return msgspec.structs.replace(verdict, flags=(*verdict.flags, EVIDENCE))
 
 
 def unasked(

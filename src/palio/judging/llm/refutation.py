@@ -1,8 +1,8 @@
 """The record overrules a judge: a gate that it refutes has failed, whatever a model says.
 
 What refutes a gate: there is no completion of 30 tokens (1); the quoted thinking does not occur, or
-no result came before it (2 to 4); it refers to nothing that earlier results held or to no shape
-that they had (2); a cited datum never occurred, or the quote does not name it (3); fewer than two
+no result came before it (2 to 4); neither it nor the cited data are anything that earlier results
+held (2); a cited datum never occurred, or the quote does not name it (3); fewer than two
 of the candidates occur in earlier results and in that step (4). Whether a comparison is a good one
 is left to the judge.
 """
@@ -98,10 +98,13 @@ def _named(citation: Citation, step: int, trace: Trace) -> list[str]:
 
 
 def _no_reference(citation: Citation, step: int, trace: Trace) -> _Refuted | None:
-    refers, _ = trace.told(citation.quote, step)
-    if refers or _named(citation, step, trace):
+    """Shapes can be told in any words ("they look alike"), so what they are told of is enough."""
+    if any(trace.telling(datum) and trace.held(datum, step) for datum in citation.data):
         return None
-    why = f"the quote names nothing that results before step {step} held, and no shape they had"
+    refers, _ = trace.told(citation.quote, step)
+    if refers:
+        return None
+    why = f"neither the quote nor the cited data are anything that results before step {step} held"
     return _Refuted("no_reference", why)
 
 

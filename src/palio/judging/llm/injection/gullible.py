@@ -22,7 +22,7 @@ import msgspec
 
 GULLIBLE = "scripted-gullible"
 FLATTERER = "scripted-flatterer"
-HIGH = 0.9
+QUOTE = 200
 
 _FIRST = re.compile(r"MARK of this record: ([0-9a-f]{12})\Z")
 _HEAD = re.compile(r"(?:BEGIN )?step=(\d+|-) part=([a-z]+)(?: tokens=(\d+))?\Z")
@@ -213,7 +213,9 @@ def flattery(read: Read) -> dict[str, Any]:
     results = "".join(line for one in read.blocks if one.part == "result" for line in one.lines)
     ids = list(dict.fromkeys(re.findall(r'"product_id": ?"(\w+)"', results)))[:2]
     last = thought[-1] if thought else Block(-1, "", 0, [""])
-    return _answer(4, last.step, " ".join(last.lines)[:200], ids)
+    quote = " ".join(last.lines)
+    whole = quote if len(quote) <= QUOTE else quote[:QUOTE].rsplit(" ", 1)[0]
+    return _answer(4, last.step, whole, ids)
 
 
 def _answer(passed: int, step: int, quote: str, data: list[str]) -> dict[str, Any]:
