@@ -8,33 +8,37 @@ gate may drop is handed to the gates themselves as a trajectory.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import msgspec
 
 from palio.corpus.config import CorpusConfig
-from palio.corpus.conversation import CHECKS, RECOMMEND, SEARCHES, ids_in, mentions, tells
+from palio.corpus.conversation import RECOMMEND, ids_in
 from palio.corpus.gates import Gate
-from palio.corpus.ranking import DEEP, MANY_QUERIES
 from palio.corpus.readers.assembly import external_agent
 from palio.corpus.readers.calls import read_tools
 from palio.corpus.readers.losses import LossList
 from palio.corpus.readers.reading import short_name
 from palio.corpus.readers.record import events_of
 from palio.corpus.readers.sources import RawRecord
+from palio.corpus.shards.calls import are_grounded, ids_of, names_them, signals_of
 from palio.corpus.shards.clean import CleanMessage, CleanRow, Told, is_plain, told_of
 from palio.corpus.shards.columns import Kept, Run, conversation_key
-from palio.judging.answers import product_ids
+from palio.judging.richness import RICHNESS, RICHNESS_VERSION, axis_of
 from palio.records import (
     AgentRef,
     Ending,
+    JudgeId,
+    RichnessVerdict,
     Tool,
     ToolCall,
     Trajectory,
     bytes_digest,
     to_json,
 )
+from palio.rollout.verdicts import Judged, Verdicts
 from palio.world.arguments import CATALOGUE_TOOLS
 
 GATES = frozenset(
@@ -74,6 +78,18 @@ class _Passed(NamedTuple):
     wanted: tuple[str, ...]
 
 
+class Doubtful(NamedTuple):
+    """A row that the gates must see.
+
+    Attributes:
+        judged: what gates look at, where that needs no events; the same gates drop it either way.
+        whole: makes the trajectory as the general reader does.
+    """
+
+    judged: Judged | None
+    whole: Callable[[], Trajectory]
+
+
 class DirectReader:
     """Reads clean chat rows of one file.
 
@@ -101,7 +117,7 @@ class DirectReader:
         ]
         self._on_axis, self._off_axis = axes
 
-    def read(self, raw: RawRecord) -> Kept | Trajectory | None:
+    def read(self, raw: RawRecord) -> Kept | Doubtful | None:
         """A row that passes every gate, one that the gates must see, or None: not clean."""
         data = raw.data
         try:
@@ -124,7 +140,7 @@ class DirectReader:
         size = len(data) - len(self._last) + 20 * len(told.calls)
         passed = self._passes(row.messages, told, offer, size) if self._covered else None
         if passed is None:
-            return self._trajectory(heads, agent, row, offer)
+            return self._doubtful(heads, agent, row, offer, told)
         return self._kept(heads, agent, row, offer, told, passed, raw.line)
 
     def _spliced(self, data: bytes) -> bytes:
@@ -155,10 +171,30 @@ class DirectReader:
                 self._offers[data] = _read_offer(data) if data else _Offer((), "[]", frozenset(), 2)
             self._last, self._offer = data, self._offers[data]
 
+    def _doubtful(
+        self,
+        heads: tuple[str, str, str, str],
+        agent: AgentRef,
+        row: CleanRow,
+        offer: _Offer,
+        told: Told,
+    ) -> Doubtful:
+        """A row for the gates; without events where they tell nothing that the messages do not.
+
+        Most such rows are dropped, and making events costs as much as all gates together.
+        """
+        trajectory = self._trajectory(heads, agent, row, offer)
+        whole = partial(_with_events, trajectory)
+        if not told.tidy or len(told.results) != len(told.calls):
+            return Doubtful(None, whole)
+        acted = any(call.function.name in CATALOGUE_TOOLS_SET for call in told.calls)
+        verdicts = Verdicts(richness=_richness(acted, self._config.agentic, self._config.subtask))
+        return Doubtful(Judged(trajectory=trajectory, verdicts=verdicts), whole)
+
     def _trajectory(
         self, heads: tuple[str, str, str, str], agent: AgentRef, row: CleanRow, offer: _Offer
     ) -> Trajectory:
-        """What the general reader makes of a clean row."""
+        """What the general reader makes of a clean row, but for its events."""
         messages = tuple(row.messages)
         answers = [
             ids_in(_parsed(call))
@@ -172,7 +208,7 @@ class DirectReader:
             query=heads[2],
             kind=heads[3],
             agent=agent,
-            events=events_of(messages),
+            events=(),
             messages=messages,
             tools=offer.tools,
             answer=",".join(answers[-1]) if answers else None,
@@ -203,8 +239,8 @@ class DirectReader:
             parsed = [_arguments(call.function.arguments) for call in calls]
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
-        wanted = _ids(parsed[at])
-        if not wanted or not _names_them(wanted):
+        wanted = ids_of(parsed[at])
+        if not wanted or not names_them(wanted):
             return None
         tools = offer.size if config.count_tools else 0
         if size + tools > config.token_budget and (
@@ -214,7 +250,7 @@ class DirectReader:
         acted = not CATALOGUE_TOOLS_SET.isdisjoint(names[:done])
         if not (self._on_axis if acted else self._off_axis):
             return None
-        if config.grounding and not _grounded(wanted, calls[:at], results):
+        if config.grounding and not are_grounded(wanted, calls[:at], results):
             return None
         if not config.format:
             return _Passed(names, parsed, wanted) if told.ended else None
@@ -260,7 +296,7 @@ class DirectReader:
             1.0 if catalogue else None,
             catalogue,
             catalogue,
-            *_signals(told, names, parsed, wanted),
+            *signals_of(told, names, parsed, wanted),
         )
 
 
@@ -299,56 +335,21 @@ def _ending(names: Iterable[str]) -> Ending:
     return Ending.terminated if "terminate" in names else Ending.returned
 
 
-def _grounded(wanted: Sequence[str], calls: Sequence[ToolCall], results: Sequence[str]) -> bool:
-    """`palio.corpus.conversation.ungrounded_ids` finds none."""
-    return all(_is_told(name, calls, results) for name in wanted)
+def _with_events(trajectory: Trajectory) -> Trajectory:
+    return msgspec.structs.replace(trajectory, events=events_of(trajectory.messages))
 
 
-def _is_told(name: str, calls: Sequence[ToolCall], results: Sequence[str]) -> bool:
-    key = f'"product_id":"{name}"'  # as palio's own tools write it: no need to look closer
-    for call, result in zip(calls, results, strict=False):
-        if key in result or (name in result and tells(result, name)):
-            arguments = call.function.arguments
-            if name not in arguments or not mentions(arguments, name):
-                return True
-    return False
-
-
-def _signals(
-    told: Told, names: Sequence[str], parsed: Sequence[dict[str, Any]], wanted: Sequence[str]
-) -> tuple[float, float, float, float]:
-    """`palio.corpus.ranking.signals`, for calls that are already parsed."""
-    asked = {_identity(name, said) for name, said in zip(names, parsed, strict=True)}
-    searches = sum([one[0] in SEARCHES for one in asked])
-    checked: set[str] = set()
-    for name, arguments in zip(names[: names.index(RECOMMEND)], parsed, strict=False):
-        if name in CHECKS:
-            checked.update(_ids(arguments))
-    return (
-        min(1.0, (told.thinking + len(names)) / DEEP),
-        min(1.0, max(0, searches - 1) / (MANY_QUERIES - 1)),
-        sum(1 for one in wanted if one in checked) / len(wanted),
-        (told.acting / told.turns) * (len(asked) / len(names)),
+@lru_cache(maxsize=8)
+def _richness(acted: bool, agentic: float, subtask: float) -> RichnessVerdict:
+    """What gates read of the verdict: all calls of a chat row are the model's, if there are any."""
+    richness = 1.0 if acted else None
+    return RichnessVerdict(
+        trajectory_id="",
+        problem_id="",
+        judge=JudgeId(name=RICHNESS, version=RICHNESS_VERSION),
+        evidence="heuristic" if acted else "unknown",
+        emitted=int(acted),
+        dispatched=int(acted),
+        richness=richness,
+        axis=axis_of(richness, agentic, subtask),
     )
-
-
-def _identity(name: str, arguments: dict[str, Any]) -> tuple[str, Any]:
-    """Equal for calls that ask for the same; one text, which most calls are, needs no encoding."""
-    if len(arguments) == 1:
-        (only,) = arguments.items()
-        if type(only[1]) is str:
-            return name, only
-    return name, _sorted(arguments)
-
-
-def _ids(arguments: dict[str, Any]) -> tuple[str, ...]:
-    """`ids_in`, which need not be asked about the usual single id."""
-    value = arguments.get("product_ids")
-    return (value,) if type(value) is str and value.isalnum() else ids_in(arguments)
-
-
-def _names_them(wanted: tuple[str, ...]) -> bool:
-    """Whether the answer of record, the ids with commas between, names the same ids."""
-    if len(wanted) == 1 and wanted[0].isalnum():
-        return True
-    return product_ids(",".join(wanted)) == wanted

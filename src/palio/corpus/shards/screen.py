@@ -18,7 +18,7 @@ from palio.corpus.readers.reading import Found, RecordReader
 from palio.corpus.readers.sources import RawRecord
 from palio.corpus.shards.columns import Kept, conversation_key, run_of
 from palio.corpus.shards.config import STEPS, ShardConfig
-from palio.corpus.shards.direct import DirectReader
+from palio.corpus.shards.direct import DirectReader, Doubtful
 from palio.judging.richness import richness_verdict
 from palio.records import Record, Trajectory, to_json
 from palio.rollout.verdicts import Judged, Verdicts
@@ -88,12 +88,18 @@ class Screen:
                 return self._served(read, raw.line)
         return self._general(self._reader.read(self._file, raw))
 
-    def _served(self, read: Kept | Trajectory, line: int) -> Iterable[Kept | ShardReject]:
+    def _served(self, read: Kept | Doubtful, line: int) -> Iterable[Kept | ShardReject]:
         """What the direct way read, after what was waiting."""
         before = tuple(self._ended()) if self._reader.waiting else ()
         self.rows += 1
         self.formats["chat"] += 1
-        return (*before, read if isinstance(read, Kept) else self._judge(read, (), line, "chat"))
+        if isinstance(read, Kept):
+            return (*before, read)
+        if read.judged is not None:
+            step, drop = self._dropped(read.judged)
+            if drop is not None:
+                return (*before, self._drop(step, drop, read.judged.trajectory, line))
+        return (*before, self._judge(read.whole(), (), line, "chat"))
 
     def end(self) -> Iterator[Kept | ShardReject]:
         """What was held back until the file ended."""
@@ -128,18 +134,7 @@ class Screen:
         judged = Judged(trajectory=trajectory, verdicts=Verdicts(richness=verdict))
         step, drop = self._dropped(judged)
         if drop is not None:
-            return self._reject(
-                ShardReject(
-                    file=self._file,
-                    line=line,
-                    step=step,
-                    reason=drop.reason,
-                    detail=drop.detail,
-                    trajectory_id=trajectory.trajectory_id,
-                    problem_id=trajectory.problem_id,
-                    agent=trajectory.agent.name,
-                )
-            )
+            return self._drop(step, drop, trajectory, line)
         run, events = run_of(trajectory)
         return Kept(
             **{name: getattr(trajectory, name) for name in Kept._fields[:4]},
@@ -158,6 +153,20 @@ class Screen:
             emitted=verdict.emitted,
             dispatched=verdict.dispatched,
             **msgspec.structs.asdict(signals(trajectory.messages)),
+        )
+
+    def _drop(self, step: str, drop: Drop, trajectory: Trajectory, line: int) -> ShardReject:
+        return self._reject(
+            ShardReject(
+                file=self._file,
+                line=line,
+                step=step,
+                reason=drop.reason,
+                detail=drop.detail,
+                trajectory_id=trajectory.trajectory_id,
+                problem_id=trajectory.problem_id,
+                agent=trajectory.agent.name,
+            )
         )
 
     def _dropped(self, judged: Judged) -> tuple[str, Drop | None]:

@@ -1,0 +1,74 @@
+"""What the parsed calls of a clean row say: ids, grounding, ranking signals, each in one look.
+
+Equal by test to `palio.corpus.conversation` and `palio.corpus.ranking`, which parse for themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from palio.corpus.conversation import CHECKS, RECOMMEND, SEARCHES, ids_in, mentions, tells
+from palio.corpus.ranking import DEEP, MANY_QUERIES
+from palio.corpus.shards.clean import Told
+from palio.judging.answers import product_ids
+from palio.records import ToolCall
+
+_sorted = msgspec.json.Encoder(order="sorted").encode
+
+
+def ids_of(arguments: dict[str, Any]) -> tuple[str, ...]:
+    """`ids_in`, which need not be asked about the usual single id."""
+    value = arguments.get("product_ids")
+    return (value,) if type(value) is str and value.isalnum() else ids_in(arguments)
+
+
+def names_them(wanted: tuple[str, ...]) -> bool:
+    """Whether the answer of record, the ids with commas between, names the same ids."""
+    if len(wanted) == 1 and wanted[0].isalnum():
+        return True
+    return product_ids(",".join(wanted)) == wanted
+
+
+def are_grounded(wanted: Sequence[str], calls: Sequence[ToolCall], results: Sequence[str]) -> bool:
+    """`palio.corpus.conversation.ungrounded_ids` finds none."""
+    return all(_is_told(name, calls, results) for name in wanted)
+
+
+def _is_told(name: str, calls: Sequence[ToolCall], results: Sequence[str]) -> bool:
+    key = f'"product_id":"{name}"'  # as palio's own tools write it: no need to look closer
+    for call, result in zip(calls, results, strict=False):
+        if key in result or (name in result and tells(result, name)):
+            arguments = call.function.arguments
+            if name not in arguments or not mentions(arguments, name):
+                return True
+    return False
+
+
+def signals_of(
+    told: Told, names: Sequence[str], parsed: Sequence[dict[str, Any]], wanted: Sequence[str]
+) -> tuple[float, float, float, float]:
+    """`palio.corpus.ranking.signals`, for calls that are already parsed."""
+    asked = {_identity(name, said) for name, said in zip(names, parsed, strict=True)}
+    searches = sum([one[0] in SEARCHES for one in asked])
+    checked: set[str] = set()
+    for name, arguments in zip(names[: names.index(RECOMMEND)], parsed, strict=False):
+        if name in CHECKS:
+            checked.update(ids_of(arguments))
+    return (
+        min(1.0, (told.thinking + len(names)) / DEEP),
+        min(1.0, max(0, searches - 1) / (MANY_QUERIES - 1)),
+        sum(1 for one in wanted if one in checked) / len(wanted),
+        (told.acting / told.turns) * (len(asked) / len(names)),
+    )
+
+
+def _identity(name: str, arguments: dict[str, Any]) -> tuple[str, Any]:
+    """Equal for calls that ask for the same; one text, which most calls are, needs no encoding."""
+    if len(arguments) == 1:
+        (only,) = arguments.items()
+        if type(only[1]) is str:
+            return name, only
+    return name, _sorted(arguments)
