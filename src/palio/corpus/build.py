@@ -69,9 +69,8 @@ def build(
     """Build a corpus folder.
 
     Writes `<pool>.jsonl` and `<pool>.parquet` for train, development and heldout, the provenance of
-    every kept row, `rejects.jsonl.zst`, `problems.jsonl`, `pools.json`, `funnel.json`, the
-    certificate of the split and, last, `manifest.json`. The files appear only after the finished
-    pools were found disjoint.
+    every kept row, rejects, problems, `pools.json`, `funnel.json`, the certificate of the split and,
+    last, `manifest.json`. The files appear only after the finished pools were found disjoint.
 
     Args:
         judged: trajectories with their verdicts, streamed once.
@@ -83,13 +82,10 @@ def build(
         earlier: rows that an earlier build with the same configuration judged and gated.
         count: exact tokens of a row; asked only about rows whose bytes exceed the budget.
         vectors: where embedding edges take their vectors from; the model without a cache if None.
-        unread: lines that the reader of `judged` could not decode; it may still grow while the
-            stream is read. They are counted as the first step.
+        unread: what the reader of `judged` could not decode; counted as the first step, it may
+            grow while the stream is read.
         progress: called with the number of rows gated so far, after every row.
         refuse_strangers: whether rows that are all of unknown problems are an error.
-
-    Returns:
-        The funnel, which is also in the folder.
 
     Raises:
         ConfigError: the configuration contradicts itself.
