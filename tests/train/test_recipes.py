@@ -134,3 +134,26 @@ def test_every_answer_has_its_end_token_trained(talks: Sequence[Sequence[Message
         trained = [part.text for part in segments(messages) if part.trained]
         assert len(trained) == sum(message.role == "assistant" for message in messages)
         assert all(text.endswith(END) for text in trained)
+
+
+def test_rows_over_the_budget_are_left_out_and_counted(
+    corpus: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    recipe = chain({"kind": "sft", **SHORT}, data={"longest": 260})
+    made = train(recipe, corpus, tmp_path / "run", options=Options(uncertified=True))
+    counts = made.stages[0].counts
+    assert counts["dropped"] > 0
+    assert counts["trajectories"] > 0
+    rows = len(corpus.read_bytes().splitlines())
+    assert counts["trajectories"] + counts["dropped"] == rows
+
+
+def test_bundled_names_the_checkpoint_that_ships() -> None:
+    from palio.train.checkpoint import BUNDLED, WEIGHTS, checkpoint_folder
+
+    try:
+        found = checkpoint_folder(Path(BUNDLED))
+    except InputError as error:
+        pytest.skip(error.what)
+    assert (found / WEIGHTS).stat().st_size < 10_000_000
