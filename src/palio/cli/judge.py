@@ -12,6 +12,7 @@ import typer
 
 from palio.cli.judge_calibrate import calibrate
 from palio.cli.judge_choice import JUDGE, REPLIES
+from palio.cli.judge_counterfactual import counterfactual
 from palio.cli.judge_injection import injection
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Reasoning judges.", no_args_is_help=True)
 app.command()(calibrate)
 app.command()(injection)
+app.command()(counterfactual)
 
 TRAJECTORIES = "trajectories.jsonl"
 FOLDER = typer.Argument(..., help="Run folder with trajectories.jsonl, or such a file.")
