@@ -69,7 +69,7 @@ def build(
     """Build a corpus folder.
 
     Writes `<pool>.jsonl` and `<pool>.parquet` for train, development and heldout, the provenance of
-    every kept row, rejects, problems, `pools.json`, `funnel.json`, the certificate of the split and,
+    every kept row, rejects, problems, `pools.json`, `funnel.json`, the split's certificate and,
     last, `manifest.json`. The files appear only after the finished pools were found disjoint.
 
     Args:
