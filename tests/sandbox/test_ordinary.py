@@ -58,7 +58,7 @@ print(json.dumps({
 """
 
 
-@pytest.mark.parametrize("name", ["bwrap", "oci"])
+@pytest.mark.parametrize("name", ["bwrap", pytest.param("oci", marks=pytest.mark.slow)])
 def test_an_ordinary_user_s_sandboxes_hold_the_same(name: str, tmp_path: Path) -> None:
     argv = [sys.executable]
     path = [str(ROOT / "src"), str(ROOT)]
