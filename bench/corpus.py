@@ -27,6 +27,7 @@ from bench import shards
 from palio.corpus.build import build
 from palio.corpus.config import POOLS, CorpusConfig
 from palio.corpus.rows import SCHEMA, read_rows
+from palio.corpus.separation import separate
 from palio.records import (
     AgentRef,
     DispatchEvent,
@@ -45,7 +46,7 @@ from palio.records import (
     to_json,
 )
 from palio.rollout.verdicts import Judged, Verdicts
-from palio.suites import assign_pools, leak_clusters
+from palio.suites import leak_clusters
 from palio.suites.keys import keys_of
 from palio.world.tools import tool_schemas
 
@@ -221,7 +222,8 @@ def plain_build(
     out.mkdir()
     reasons: Counter[str] = Counter()
     survivors: dict[str, dict[str, Any]] = {}
-    pool_of = assign_pools(problems, leak_clusters(problems), config.fractions, config.salt)
+    split = separate(problems, config)  # palio's own: the peer shows what rows cost
+    pool_of = split.pool_of
     with (
         path.open(encoding="utf-8") as file,
         (out / "rejects.jsonl.zst").open("wb") as raw,
@@ -230,6 +232,8 @@ def plain_build(
         for line in file:
             row = json.loads(line)
             reason = plain_reason(row, config)
+            if not reason and row["trajectory"]["problem_id"] in split.quarantine:
+                reason = "quarantined"
             key = plain_conversation(row["trajectory"]["messages"]) if not reason else ""
             if not reason and key in survivors:
                 reason = "duplicate"
