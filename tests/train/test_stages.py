@@ -29,6 +29,7 @@ from palio.train.stages.teacher import TeacherSettings
 from palio.train.text import assistant_text
 from palio.train.tokenizer import ChatTokenizer
 from palio.train.transcript import Transcript
+from palio.world.artefacts import file_digest
 from tests.train.conftest import Shop
 
 BARE = Options(uncertified=True)
@@ -276,3 +277,20 @@ def test_the_tape_keeps_ids_to_itself(small: Qwen3, tokenizer: ChatTokenizer) ->
         assert len(tape.turns[0].sampled) == answer["usage"]["completion_tokens"]
         assert len(tape.turns[0].prompt) == answer["usage"]["prompt_tokens"]
         assert engine.complete(body)["choices"] == answer["choices"]
+
+
+def test_a_recipe_goes_on_from_a_checkpoint(corpus: Path, ground: Ground, tmp_path: Path) -> None:
+    first = train(chain({"kind": "sft", **SHORT}), corpus, tmp_path / "a", options=BARE)
+    lessons = {"samples": 1, "temperature": 0.0, "model": "scripted-careful", "threads": 4}
+    model = {"start": str(first.stages[0].folder)}
+    further = read_recipe(
+        {"name": "b", "model": model, "stage": [{"kind": "teacher", "sampling": lessons, **SHORT}]}
+    )
+    made = train(further, corpus, tmp_path / "b", ground=ground, options=BARE)
+    manifest = json.loads((made.final / "manifest.json").read_bytes())
+    assert manifest["inputs"]["checkpoint"] == file_digest(first.final / "manifest.json")
+    shape = json.loads((made.final / "config.json").read_bytes())
+    assert shape["hidden_size"] == SMALL["hidden_size"]
+    lost = read_recipe({"model": {"start": str(tmp_path)}, "stage": [{"kind": "sft"}]})
+    with pytest.raises(InputError, match="no checkpoint to start from"):
+        train(lost, corpus, tmp_path / "c", options=BARE)

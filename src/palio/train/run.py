@@ -152,11 +152,11 @@ class _Chain:
         self.inputs = dict(self.corpus.digests)
         if ground is not None and any(kind.ground for kind in self.kinds):
             self.inputs["problems"] = ground.digest()
+        self.start: Path | None = None
         if recipe.model is not None and recipe.model.start:
-            begins = checkpoint_folder(Path(recipe.model.start)) / MANIFEST
-            if not begins.is_file():
+            self.start = checkpoint_folder(Path(recipe.model.start))
+            if not (self.start / MANIFEST).is_file():
                 raise InputError("no checkpoint to start from", where=recipe.model.start)
-            self.inputs["start"] = file_digest(begins)
         self.backend = backend_of(recipe)
         self._rows: list[Any] | None = None
 
@@ -183,7 +183,7 @@ class _Chain:
             write_manifest(self._manifest("chain", self.recipe.prefix(self.count)), self.chain)
             done: list[StageDone] = []
             for number, stage in enumerate(self.recipe.stages, start=1):
-                done.append(self._stage(number, stage, done[-1].checkpoint if done else None))
+                done.append(self._stage(number, stage, done[-1].checkpoint if done else self.start))
         return Trained(tuple(done))
 
     @property

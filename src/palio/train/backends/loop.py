@@ -69,7 +69,6 @@ class LoopBackend:
 
     def open(self, start: Path | None, context: Context) -> Checkpoint:
         """The checkpoint of the stage before, or fresh weights over a fresh vocabulary."""
-        start = start or (Path(self.model.start) if self.model.start else None)
         if start is not None:
             return load_checkpoint(start)
         tokenizer = train_tokenizer(self.sample(context), size=self.model.vocabulary)
@@ -106,7 +105,6 @@ class LoopBackend:
     @contextmanager
     def serve(self, start: Path | None, context: Context) -> Iterator[Upstream]:  # noqa: ARG002
         """Our engine over a checkpoint."""
-        start = start or (Path(self.model.start) if self.model.start else None)
         if start is None:
             raise InputError("there is no checkpoint to roll out", remedy="put an sft stage first")
         with Engine(start) as engine:
