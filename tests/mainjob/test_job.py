@@ -65,7 +65,7 @@ def test_the_summary_is_readable_by_programs(made: tuple[Path, MainJobResult]) -
         assert 0 <= overall["ci_low"] <= overall["asr"] <= overall["ci_high"] <= 1
         assert {"product", "shop", "voucher"} <= set(stage["intent"])
         assert stage["pass_at_1"] is not None
-    assert [floor["name"] for floor in summary["floors"]] == ["first-hit", "random-hit"]
+    assert [floor["name"] for floor in summary["floors"]] == ["first-hit", "random-hit", "reader"]
     assert summary["seconds"] > 1
     assert summary["peak_rss_mb"] > 100
     assert summary["seeds"] == {"job": 3}
