@@ -186,17 +186,19 @@ class StepGrpoTrainer(GRPOTrainer):
     @torch.no_grad()
     def _probe(self, output: dict[str, Tensor]) -> None:
         """KL to the start and the sampler's gap, in nats a sampled token, dropout off."""
-        rows = min(self.scheme.probe, len(self.rolled))
-        if not rows:
+        count = min(self.scheme.probe, len(self.rolled))
+        if not count:
             return
-        ids = torch.cat([output["prompt_ids"], output["completion_ids"]], 1)[:rows]
-        mask = torch.cat([output["prompt_mask"], output["completion_mask"]], 1)[:rows]
+        # evenly over the batch: the first rows are all of one problem
+        rows = torch.arange(count) * len(self.rolled) // count
+        ids = torch.cat([output["prompt_ids"], output["completion_ids"]], 1)[rows]
+        mask = torch.cat([output["prompt_mask"], output["completion_mask"]], 1)[rows]
         width = output["completion_ids"].shape[1]
-        sampled = (output["completion_mask"] * output["tool_mask"])[:rows].bool()
+        sampled = (output["completion_mask"] * output["tool_mask"])[rows].bool()
         with sampling_mode(self.model):
             now = self._logprobs(self.model, ids, mask, width)
             then = self._start_logprobs(ids, mask, width)
-        gap = (now - output["sampling_per_token_logps"][:rows])[sampled].abs()
+        gap = (now - output["sampling_per_token_logps"][rows])[sampled].abs()
         change = (then - now)[sampled]
         found = {
             "sampling/logp_gap": gap.mean(),
