@@ -110,12 +110,14 @@ def test_sft_by_trl_makes_a_checkpoint_that_transformers_loads(
     corpus: Path,  # noqa: F811
     tmp_path: Path,
     lora: dict[str, Any] | None,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     more = {"lora": lora} if lora else {}
     made = train(recipe(weights, **more), corpus, tmp_path / "run", options=BARE)
     assert made.stages[0].counts["steps"] == 3
+    assert not capsys.readouterr().out, "standard output belongs to the command"
     loaded = AutoModelForCausalLM.from_pretrained(made.final)
     before = AutoModelForCausalLM.from_pretrained(weights)
     moved = [

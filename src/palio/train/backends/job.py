@@ -64,7 +64,7 @@ def run_job(job: SftJob, note: Note) -> dict[str, float]:
     Raises:
         IntegrityError: the loss is not a number; the states on disk are those before it.
     """
-    from transformers import set_seed
+    from transformers import PrinterCallback, set_seed
     from trl import SFTTrainer  # type: ignore[attr-defined]
 
     set_seed(job.seed)
@@ -78,6 +78,7 @@ def run_job(job: SftJob, note: Note) -> dict[str, float]:
         peft_config=adapter(job.model.lora) if job.model.lora else None,
         callbacks=[_watch(job, note)],
     )
+    trainer.remove_callback(PrinterCallback)  # standard output belongs to the command
     done = trainer.train(resume_from_checkpoint=newest_state(job.place / TRAINER))
     _save(trainer, codec, job)
     return {
