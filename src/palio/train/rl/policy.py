@@ -147,8 +147,8 @@ class TransformersPolicy:
 
     def copy(self) -> nn.Module:
         """See `Policy`."""
-        config = self.model.config
-        fresh: nn.Module = AutoModelForCausalLM.from_config(config)
+        dtype = next(self.model.parameters()).dtype
+        fresh: nn.Module = AutoModelForCausalLM.from_config(self.model.config, dtype=dtype)
         fresh.load_state_dict(merged_weights(self.model))
         return fresh.requires_grad_(False).eval()
 

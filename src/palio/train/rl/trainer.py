@@ -102,8 +102,9 @@ class StepGrpoTrainer(GRPOTrainer):
             )
         self.remove_callback(PrinterCallback)
         self._start = start
-        if start is not None:
-            add_fused_lm_head(start, temperature=self.temperature)
+        if self._start is not None:
+            self._start.to(self.accelerator.device)
+            add_fused_lm_head(self._start, temperature=self.temperature)
 
     def outcome(self, prompts: Sequence[str], **_: Any) -> list[float | None]:
         """TRL's reward function: the outcome of the rollouts just made."""
