@@ -81,10 +81,15 @@ def _fail_when_unread(reader: TraceImport) -> None:
 
 def export(
     folder: Path = typer.Argument(..., help="A corpus folder, or traces of any format."),
-    to: str = typer.Option(..., help="hf, hf-flat, kto, grpo or atif."),
+    to: str = typer.Option(
+        ..., "--to", "--format", help="hf, hf-flat, kto, grpo, atif, verl or verifiers."
+    ),
     out: Path = typer.Option(..., help="Folder to write."),
     arguments: str = typer.Option("string", help="Arguments of calls: string or object."),
-    profile: str = typer.Option("oro", help="Outcome profile that labels KTO rows."),
+    profile: str = typer.Option("oro", help="Outcome profile of KTO's labels and of rewards."),
+    suite: Path | None = typer.Option(None, help="The corpus' suite; verl and verifiers need it."),
+    catalogue: list[Path] = typer.Option([], help="Its catalogues; verl and verifiers need them."),
+    encoder: str = typer.Option("lexical", help="Title similarity of rewards: lexical or minilm."),
     as_json: bool = AS_JSON,
 ) -> None:
     """Write a corpus in another format, with the exact list of what that format cannot hold."""
@@ -94,12 +99,17 @@ def export(
     from palio.corpus.writers.export import export as export_corpus
     from palio.records import ConfigError, to_json
 
+    if to in ("verl", "verifiers"):
+        _export_shop(to, folder, suite, catalogue, encoder, profile, out, as_json)
+        return
     try:
         config = msgspec.convert(
             {"to": to, "arguments": arguments, "profile": profile}, ExportConfig
         )
     except msgspec.ValidationError as error:
-        raise ConfigError(str(error), remedy=f"--to is one of {', '.join(TARGETS)}") from error
+        raise ConfigError(
+            str(error), remedy=f"--to is one of {', '.join(TARGETS)}, verl, verifiers"
+        ) from error
     with _counter("exporting") as progress:
         report = export_corpus(folder, config, out, progress=lambda done: progress(done, ""))
     if as_json:
@@ -108,6 +118,39 @@ def export(
     _print_counts("split", "rows", report.rows)
     _print_counts("no row because", "trajectories", report.skipped)
     _print_counts("not carried over", "trajectories", report.losses)
+    typer.echo(f"wrote {out}")
+
+
+def _export_shop(
+    to: str,
+    folder: Path,
+    suite: Path | None,
+    catalogues: list[Path],
+    encoder: str,
+    profile: str,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Problems, tools and scorer for another trainer."""
+    import msgspec
+
+    from palio.records import ConfigError, to_json
+    from palio.train.environments.exporting import export_shop
+    from palio.train.environments.shop import ShopSettings
+
+    if suite is None or not catalogues:
+        raise ConfigError(f"{to} needs --suite and --catalogue: its rewards look at both")
+    plain = {"catalogues": [str(path) for path in catalogues]}
+    try:
+        settings = msgspec.convert({**plain, "encoder": encoder, "profile": profile}, ShopSettings)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error), remedy="--profile is upstream, oro or strict") from error
+    report = export_shop("verl" if to == "verl" else "verifiers", folder, suite, settings, out)
+    if as_json:
+        typer.echo(to_json(report).decode())
+        return
+    _print_counts("pool", "problems", report.problems)
+    _print_counts("pool", "conversations", report.rows)
     typer.echo(f"wrote {out}")
 
 
