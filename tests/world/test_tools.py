@@ -26,7 +26,7 @@ from palio.world import (
     tool_message,
     tool_schemas,
 )
-from palio.world.arguments import known_arguments
+from palio.world.arguments import ALL_TOOLS, known_arguments
 from tests.world.shelf import shelf
 
 WARN = Toolbox(World.build(shelf(), FULL))
@@ -214,7 +214,7 @@ JSON = st.recursive(
 
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[str, Any]:
-    tool = draw(st.sampled_from([*SEVEN_TOOLS, "", "rm -rf"]))
+    tool = draw(st.sampled_from([*ALL_TOOLS, "", "rm -rf"]))
     names = [*known_arguments(tool), "query", "product_id", "arguments", "zzz"]
     shape = draw(st.sampled_from(["fields", "any", "text"]))
     if shape == "fields":
@@ -273,7 +273,7 @@ class TestAnything:
 
 
 class TestSchemas:
-    @pytest.mark.parametrize("name", SEVEN_TOOLS)
+    @pytest.mark.parametrize("name", ALL_TOOLS)
     def test_schemas_are_valid_and_name_what_the_tools_read(self, name: str) -> None:
         (schema,) = tool_schemas((name,))
         assert schema["type"] == "function"
@@ -286,7 +286,7 @@ class TestSchemas:
         assert [tool["function"]["name"] for tool in tool_schemas(FOUR_TOOLS)] == list(FOUR_TOOLS)
         assert set(CATALOGUE_TOOLS) < set(SEVEN_TOOLS)
         with pytest.raises(ConfigError):
-            tool_schemas(("web_search",))
+            tool_schemas(("no_such_tool",))
 
     def test_a_caller_cannot_change_the_schemas(self) -> None:
         tool_schemas()[0]["function"]["name"] = "changed"

@@ -96,6 +96,9 @@ class RunRecord:
             beside: characters of the request that are neither messages nor tools.
             tools: characters of its tools, which count when they change.
         """
+        if self.terminated:
+            # What is thought after the answer is no reason for it, and somebody pays for it.
+            return "this run was terminated, no more completions are asked for"
         prefix = common_prefix(self._history, messages)
         extra = beside + (tools if tools != self._tools_size else 0)
         size = extra + sum(message_size(message) for message in messages[prefix:])
@@ -151,7 +154,10 @@ class RunRecord:
             echoed=place in self._echoed,
         )
         self._events.append(event)
-        self._prompts.result(reply.result)
+        # Code prints whatever its author likes, so its output counts as the host's only when the
+        # model wrote the code: else a harness would print a call and have the model repeat it.
+        if tool != "python_execute" or not (place is None or place in self._echoed):
+            self._prompts.result(reply.result)
         if not reply.error and tool == "terminate":
             self.terminated = True
         elif not reply.error and tool == "recommend_product":

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -37,6 +38,8 @@ INFERENCES = 8
 """Completions in flight a run: one run must not take all relay threads or upstream connections."""
 BODIES = 4
 """Bodies being read a run, so that a run holds at most 32 MB of the broker's memory."""
+SLOW_TOOLS = frozenset({"python_execute", "web_search"})
+"""Tools that wait for a sandbox or a search engine: the broker's loop must not wait with them."""
 REFUSAL_PAUSE_S = 0.02
 """What a call over the budget waits: a looping agent makes 50 of them a second, not 5,000."""
 
@@ -121,7 +124,11 @@ class Service:
                 arguments = text
         proof = call_proof(request.headers)
         async with line.turn():
-            reply = tool_reply(line.session, tool, arguments, *proof)
+            if tool in SLOW_TOOLS:
+                carry_out = partial(tool_reply, line.session, tool, arguments, *proof)
+                reply = await asyncio.get_running_loop().run_in_executor(self._pool, carry_out)
+            else:
+                reply = tool_reply(line.session, tool, arguments, *proof)
             if line.session.flooding:
                 await asyncio.sleep(REFUSAL_PAUSE_S)
         return response(reply)

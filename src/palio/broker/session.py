@@ -36,6 +36,7 @@ from palio.records import (
     UpstreamError,
     trajectory_key,
 )
+from palio.world.execution import ExecutionUnavailableError
 from palio.world.tools import Toolbox, ToolReply, tool_schemas
 from palio.world.world import World
 
@@ -69,7 +70,8 @@ class Session:
         relay: which models the agent may ask.
         nonces: what is done with proofs of who emitted a call.
         journal: where every body is written before it is acted on; None: only the record is kept.
-        mint, toolbox: a replay's own.
+        mint: a replay's own.
+        toolbox: who carries out tool calls; None: the world's tools, which run no code.
         settings: what GET /tools tells the policy harness (tools, max_steps, system); None: the
             seven tools and the world's step limit.
     """
@@ -198,8 +200,11 @@ class Session:
         try:
             return self._toolbox.call(tool, text), None
         except Exception as error:  # noqa: BLE001 - the world's bug is not charged to the agent
+            sandboxed = isinstance(error, ExecutionUnavailableError)
             fault = Fault(
-                code=FaultCode.catalogue_unavailable,
+                code=FaultCode.sandbox_launch_failed
+                if sandboxed
+                else FaultCode.catalogue_unavailable,
                 what=f"{tool} failed: {type(error).__name__}: {error}"[:300],
             )
             return _error_reply("the tool failed on the host's side, try again"), fault

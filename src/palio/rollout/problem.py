@@ -22,6 +22,7 @@ from palio.broker.policy import BrokerPolicy
 from palio.broker.session import Clock, Session
 from palio.broker.upstream import Upstream
 from palio.records import AgentRef, Fault, FaultCode, PalioError, Problem, Trajectory
+from palio.rollout.execution import offered_tools, run_tools
 from palio.sandbox.spec import Driver, SandboxLimits, SandboxOutcome, SandboxSpec, SandboxUsage
 from palio.world.tools import SEVEN_TOOLS
 from palio.world.world import World, WorldConfig
@@ -63,7 +64,7 @@ def run_problem(
         seed: the run's seed; the spec's own is added.
         attempt: how many times this run was tried before because infrastructure failed.
         suite_id: stands in the record.
-        tools: names of the tools that the policy harness is told about.
+        tools: that the policy harness is told of; without what cannot be (`offered_tools`).
         clock: seconds.
         stop: when set, the agent is killed.
         journal: where every body is written down; None: only the record is kept.
@@ -72,22 +73,29 @@ def run_problem(
     Raises:
         StoppedError: `stop` was set before the run ended.
     """
-    capabilities = driver.capabilities
+    held, limits, seed = driver.capabilities, limits or Limits(), seed + spec.seed
     if journal is not None:
         _keep_source(journal, spec.path)
-    session = Session(
-        *(agent_ref(spec), problem, world, upstream, limits, seed + spec.seed, clock),
-        attempt=attempt,
-        sampling=spec.sampling,
-        settings=_settings(world.config, tuple(tools)),
-        suite_id=suite_id,
-        isolation=capabilities.isolation,
-        eligible=spec.eligible and capabilities.ranked and spec.path != "",
-        relay=policy.relay if policy else None,
-        nonces=policy.nonces if policy else None,
-        journal=journal.run() if journal is not None else None,
-    )
-    return run_session(spec.path, driver, session, stop) if spec.path else oracle_answer(session)
+    with run_tools(world, tools, driver, seed, limits.seconds, clock) as toolbox:
+        session = Session(
+            *(agent_ref(spec), problem, world, upstream, limits, seed, clock),
+            attempt=attempt,
+            sampling=spec.sampling,
+            settings=_settings(world.config, offered_tools(tools, driver)),
+            suite_id=suite_id,
+            isolation=held.isolation,
+            eligible=spec.eligible and held.ranked and spec.path != "",
+            **_treatment(policy),
+            journal=journal.run() if journal is not None else None,
+            toolbox=toolbox,
+        )
+        if not spec.path:
+            return oracle_answer(session)
+        return run_session(spec.path, driver, session, stop)
+
+
+def _treatment(policy: BrokerPolicy | None) -> dict[str, Any]:
+    return {"relay": policy.relay, "nonces": policy.nonces} if policy else {}
 
 
 def _keep_source(journal: BodyJournal, path: str) -> None:

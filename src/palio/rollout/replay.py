@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -25,13 +26,15 @@ from palio.broker.recording import (
     read_recordings,
 )
 from palio.broker.relay import RelayPolicy
-from palio.broker.session import Session
+from palio.broker.session import Session, ToolCaller
 from palio.records import AgentRef, ConfigError, InputError, Problem, Record, Trajectory, digest
+from palio.rollout.execution import CODE, run_tools
 from palio.rollout.problem import run_session
 from palio.rollout.reading import read_trajectories
 from palio.rollout.suite import RECORD
 from palio.sandbox.spec import Driver
 from palio.world.catalogue import Catalogue
+from palio.world.tools import Toolbox
 from palio.world.world import World, WorldConfig
 
 
@@ -162,21 +165,25 @@ def _replayed(
     if obstacle:
         return msgspec.structs.replace(made, detail=obstacle)
     departures, chain = Departures(), MemoryChain()
-    session = _session(recording, agent, departures, chain, worlds)
-    source = held.sources.get(agent.digest)
-    if source is None:
-        oracle_answer(session)
-    else:
-        with tempfile.TemporaryDirectory(prefix="palio-replay-") as place:
-            path = Path(place) / "agent.py"
-            path.write_bytes(source.encode())
-            path.chmod(0o644)
-            Path(place).chmod(0o755)
-            run_session(str(path), driver_of(session.isolation), session)
+    with _tools(recording, departures, driver_of, worlds) as tools:
+        session = _session(recording, agent, tools, departures, chain, worlds)
+        _run_again(session, held.sources.get(agent.digest), driver_of)
     found = departures.found[0] if departures.found else ""
     detail = found or compare_entries(recording.entries, chain.entries)
     status: Literal["identical", "departed"] = "departed" if detail else "identical"
     return msgspec.structs.replace(made, status=status, detail=detail)
+
+
+def _run_again(session: Session, source: str | None, driver_of: Callable[[str], Driver]) -> None:
+    if source is None:
+        oracle_answer(session)
+        return
+    with tempfile.TemporaryDirectory(prefix="palio-replay-") as place:
+        path = Path(place) / "agent.py"
+        path.write_bytes(source.encode())
+        path.chmod(0o644)
+        Path(place).chmod(0o755)
+        run_session(str(path), driver_of(session.isolation), session)
 
 
 def _obstacle(recording: Recording, held: Held, agent: AgentRef) -> str:
@@ -190,9 +197,27 @@ def _obstacle(recording: Recording, held: Held, agent: AgentRef) -> str:
     return ""
 
 
+def _tools(
+    recording: Recording,
+    departures: Departures,
+    driver_of: Callable[[str], Driver],
+    worlds: Mapping[str, World],
+) -> AbstractContextManager[ToolCaller]:
+    """Who carries out the tool calls: the world anew, else what is recorded."""
+    opening = recording.opening
+    world = worlds.get(opening["catalogue"]["digest"])
+    if world is None:
+        return nullcontext(RecordedTools(recording, departures))
+    names = [tool["function"]["name"] for tool in opening["settings"].get("tools", ())]
+    if CODE not in names:
+        return nullcontext(Toolbox(world))
+    return run_tools(world, names, driver_of(opening["isolation"]), opening["seed"])
+
+
 def _session(
     recording: Recording,
     agent: AgentRef,
+    tools: ToolCaller,
     departures: Departures,
     chain: MemoryChain,
     worlds: Mapping[str, World],
@@ -221,7 +246,7 @@ def _session(
         relay=msgspec.convert(opening["relay"], RelayPolicy),
         journal=RunJournal(chain, 0),
         mint=mint,
-        toolbox=None if world else RecordedTools(recording, departures),
+        toolbox=tools,
     )
 
 

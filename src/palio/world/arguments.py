@@ -14,6 +14,10 @@ SEVEN_TOOLS = (
     "check_product_match",
     "find_products_in_same_shop",
 )
+WEB_TOOLS = ("find_product", "view_product_information", "web_search", *FOUR_TOOLS[2:])
+"""The tools of the web intent."""
+ALL_TOOLS = (*SEVEN_TOOLS, "web_search", "python_execute")
+"""Every tool there is; the last two only where a run has documents, and a sandbox for code."""
 CATALOGUE_TOOLS = (
     "find_product",
     "view_product_information",
@@ -184,8 +188,10 @@ _DEFAULTS: dict[str, Any] = {
     "service": "default",
     "cap": 0,
     "status": "success",
+    "max_results": 5,
 }
 _FORM: dict[str, Callable[[Any], Any]] = {
+    "code": lambda value: value,  # indentation is meaning
     "text": _text,
     "list": _comma_list,
     "number": _number,
@@ -214,6 +220,8 @@ _FORMS: dict[str, dict[str, str]] = {
         "shop_id": "text",
     },
     "find_products_in_same_shop": {"product_id": "text", "q": "text", **_SEARCH},
+    "web_search": {"q": "text", "max_results": "number"},
+    "python_execute": {"code": "code"},
 }
 _ALIASES: dict[str, dict[str, str]] = {
     "find_product": {"query": "q"},
@@ -221,4 +229,5 @@ _ALIASES: dict[str, dict[str, str]] = {
     "recommend_product": {"product_id": "product_ids"},
     "check_product_match": {"product_ids": "product_id"},
     "find_products_in_same_shop": {"product_ids": "product_id", "query": "q"},
+    "web_search": {"query": "q"},
 }

@@ -1,4 +1,4 @@
-"""The seven tools of the shopping world; whatever an agent sends, it gets an observation back."""
+"""The tools of the shopping world; whatever an agent sends, it gets an observation back."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ import msgspec
 
 from palio.records import ConfigError, InputError, Product, Record, Tool
 from palio.world.arguments import (
+    ALL_TOOLS,
     CATALOGUE_TOOLS,
     FOUR_TOOLS,
     SEVEN_TOOLS,
     UNPARSED,
+    WEB_TOOLS,
     canonical_arguments,
     known_arguments,
 )
+from palio.world.execution import MAX_CODE, Executor
 from palio.world.filters import SearchFilters, read_filters, read_price, read_services, shown
 from palio.world.matching import WantedMatch, check_match
 from palio.world.rendering import detail_rows, json_text, search_rows, voucher_row
@@ -27,9 +30,11 @@ from palio.world.voucher import DiscountType, apply_discount
 from palio.world.world import World
 
 __all__ = [
+    "ALL_TOOLS",
     "CATALOGUE_TOOLS",
     "FOUR_TOOLS",
     "SEVEN_TOOLS",
+    "WEB_TOOLS",
     "ToolReply",
     "Toolbox",
     "canonical_arguments",
@@ -60,10 +65,16 @@ class _RefusedError(Exception):
 
 
 class Toolbox:
-    """The tools over one world; holds no state of an episode and never raises on agent input."""
+    """The tools over one world; holds no state of an episode and never raises on agent input.
 
-    def __init__(self, world: World) -> None:
+    Args:
+        world: where they act.
+        executor: where `python_execute` runs its code; None: it answers that it cannot.
+    """
+
+    def __init__(self, world: World, executor: Executor | None = None) -> None:
         self.world = world
+        self._executor = executor
         self._tools: dict[str, Callable[[dict[str, Any], list[str]], str]] = {
             "find_product": self._find_product,
             "view_product_information": self._view,
@@ -72,18 +83,23 @@ class Toolbox:
             "calculate_voucher": self._calculate_voucher,
             "check_product_match": self._check_match,
             "find_products_in_same_shop": self._same_shop,
+            "python_execute": self._execute,
         }
+        self._named = (*SEVEN_TOOLS, *(("python_execute",) if executor is not None else ()))
 
     def call(self, name: str, arguments: Mapping[str, Any] | str | None) -> ToolReply:
         """Carry out one call.
 
         Args:
-            name: one of `SEVEN_TOOLS`; anything else is answered with an error.
+            name: one of `ALL_TOOLS`; anything else is answered with an error.
             arguments: an object or JSON text; see `canonical_arguments` for what is understood.
+
+        Raises:
+            ExecutionUnavailableError: the host has no sandbox left for code.
         """
         tool = self._tools.get(name) if isinstance(name, str) else None
         if tool is None:
-            return _refusal(f"there is no tool {shown(name)}; tools: {', '.join(SEVEN_TOOLS)}")
+            return _refusal(f"there is no tool {shown(name)}; tools: {', '.join(self._named)}")
         given = canonical_arguments(name, arguments)
         if UNPARSED in given:
             return _refusal(f"the arguments of {name} are not a JSON object")
@@ -207,6 +223,19 @@ class Toolbox:
         size = self.world.index.spec.page_size
         return self._rows(others[(filters.page - 1) * size : filters.page * size])
 
+    def _execute(self, given: dict[str, Any], warnings: list[str]) -> str:
+        code = given.get("code", "")
+        if self._executor is None:
+            raise _RefusedError("this run offers no sandbox to run code in")
+        if not isinstance(code, str) or not code.strip():
+            raise _RefusedError('code must be Python source text, for example "print(2 * 3)"')
+        if len(code) > MAX_CODE:
+            raise _RefusedError(f"code has {len(code)} characters, at most {MAX_CODE} are run")
+        made = self._executor.execute(code)
+        if made.truncated:
+            warnings.append("the output was cut; print less")
+        return json_text(msgspec.to_builtins(made))
+
     def _rows(self, product_ids: list[str]) -> str:
         products = self.world.catalogue.products
         found = [products[product_id] for product_id in product_ids]
@@ -236,13 +265,13 @@ def tool_schemas(names: tuple[str, ...] = SEVEN_TOOLS) -> tuple[Tool, ...]:
     """The tools as a model is told about them, nested OpenAI form, in the order of `names`.
 
     Raises:
-        ConfigError: a name is none of `SEVEN_TOOLS`.
+        ConfigError: a name is none of `ALL_TOOLS`.
     """
     known = _schemas()
     missing = [name for name in names if name not in known]
     if missing:
         raise ConfigError(
-            f"there is no tool {missing[0]!r}", remedy=f"choose from {', '.join(SEVEN_TOOLS)}"
+            f"there is no tool {missing[0]!r}", remedy=f"choose from {', '.join(ALL_TOOLS)}"
         )
     return tuple(copy.deepcopy(known[name]) for name in names)
 
