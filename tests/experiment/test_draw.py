@@ -146,3 +146,20 @@ def test_a_plan_that_contradicts_itself_is_refused(change, message):
     good = plan(Arm(name="a"), Arm(name="b"))
     with pytest.raises(ConfigError, match=message):
         checked(msgspec.structs.replace(good, **change))
+
+
+def test_processes_share_the_runs_out_and_keep_chains_together(tmp_path):
+    from palio.evaluate.experiment.config import LabConfig
+    from palio.evaluate.experiment.lab import Lab
+    from palio.evaluate.mainjob.stages import SilentReporter
+
+    lab = Lab(LabConfig(), tmp_path, SilentReporter())
+    tasks = lab.open_tasks([load_plan(name) for name in plan_names()], 3)
+    shares = [lab.shared_out(tasks, part, 4) for part in range(4)]
+    assert sorted(task.name for share in shares for task in share) == sorted(t.name for t in tasks)
+    assert all(shares)
+    for share in shares:
+        mine = {task.name for task in share}
+        for task in share:
+            if task.arm.start:
+                assert f"{task.plan.name}/{task.arm.start}/{task.seed}" in mine

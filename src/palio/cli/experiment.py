@@ -51,6 +51,7 @@ def run(
     lab: Path | None = LAB,
     out: Path = OUT,
     most: int = typer.Option(0, "--most", min=0, help="Runs to make now; 0: all that are left."),
+    part: str = typer.Option("1/1", help="I/N: the I-th share of the runs, for N processes."),
 ) -> None:
     """Make the runs that are still missing; interrupt at will, the next call goes on."""
     from palio.evaluate.experiment.config import read_lab
@@ -61,7 +62,7 @@ def run(
     with Screen() as screen:
         place = Lab(config, out, screen)
         place.prepare()
-        tasks = place.open_tasks(plans, seeds)
+        tasks = place.shared_out(place.open_tasks(plans, seeds), *_part(part))
         tasks = tasks[:most] if most else tasks
         screen.begin("runs", len(tasks))
         failed = place.run(tasks, screen.advance)
@@ -70,6 +71,16 @@ def run(
         typer.echo(f"{task.name} failed: {error}", err=True)
     if failed:
         raise typer.Exit(1)
+
+
+def _part(text: str) -> tuple[int, int]:
+    """(index from 0, parts) of a text such as 2/4."""
+    from palio.records import ConfigError
+
+    first, _, last = text.partition("/")
+    if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
+        raise ConfigError(f"--part {text!r}", remedy="say I/N, such as 2/4")
+    return int(first) - 1, int(last)
 
 
 def _plans(names: list[str]) -> list[Plan]:

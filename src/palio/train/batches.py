@@ -44,6 +44,10 @@ class Batch(NamedTuple):
         """Input tokens, padding included."""
         return self.inputs.numel()
 
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on a device; itself where it is there already."""
+        return Batch(*(tensor.to(device) for tensor in self))
+
 
 def collate(examples: Sequence[Example], pad: int) -> Batch:
     """One padded batch of examples."""

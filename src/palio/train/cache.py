@@ -34,6 +34,7 @@ class Decoder:
         self.model = copy.deepcopy(model)
         self.model.freeze()
         self.slots = slots
+        self.device = self.model.cos.device
         self.length = 0
         self._filled = [0] * slots
         self._keys: list[Tensor] = [torch.empty(0) for _ in model.blocks]
@@ -66,7 +67,9 @@ class Decoder:
         inputs = torch.zeros(len(rows), width, dtype=torch.long)
         for row, each in enumerate(ids):
             inputs[row, : len(each)] = torch.tensor(each)
-        index, starts, last = torch.tensor(rows), torch.tensor(at), torch.tensor(counts) - 1
+        inputs = inputs.to(self.device)
+        index, starts, last = (self._tensor(each) for each in (rows, at, counts))
+        last = last - 1
         if spare:
             inputs = torch.cat([inputs, inputs[:1].expand(spare, -1)])
             index, starts, last = (
@@ -80,18 +83,19 @@ class Decoder:
         inputs[rows, 0] = torch.tensor(ids)
         starts = torch.tensor(self._filled[:top])
         starts[rows] = torch.tensor(at)
-        states = self._forward(None, inputs, starts, torch.zeros(top, dtype=torch.long))
+        inputs, starts = inputs.to(self.device), starts.to(self.device)
+        states = self._forward(None, inputs, starts, torch.zeros_like(starts))
         return self.model.logits(states[rows])
 
     def _forward(self, rows: Tensor | None, inputs: Tensor, starts: Tensor, last: Tensor) -> Tensor:
         """Hidden states (B, hidden) at place `last` of each row; `rows` None: the first B rows."""
-        positions = starts[:, None] + torch.arange(inputs.shape[1])
+        positions = starts[:, None] + torch.arange(inputs.shape[1], device=self.device)
         reach = min(self.length, -(-(int(positions.max()) + 1) // 64) * 64)
         cos = self.model.cos[positions][:, :, None]
         sin = self.model.sin[positions][:, :, None]
-        seen = torch.arange(reach) <= positions[:, :, None]
-        wall = torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))
-        every = torch.arange(len(inputs))
+        seen = torch.arange(reach, device=self.device) <= positions[:, :, None]
+        wall = torch.zeros(seen.shape, device=self.device).masked_fill_(~seen, float("-inf"))
+        every = torch.arange(len(inputs), device=self.device)
         index = every if rows is None else rows
         x = self.model.model.embed_tokens(inputs)
         for number, block in enumerate(self.model.blocks):
@@ -110,6 +114,9 @@ class Decoder:
         states: Tensor = self.model.model.norm(x[:, 0], torch.float32)
         return states
 
+    def _tensor(self, numbers: Sequence[int]) -> Tensor:
+        return torch.tensor(numbers, device=self.device)
+
     def _grow(self, length: int) -> None:
         if length <= self.length:
             return
@@ -118,7 +125,7 @@ class Decoder:
         shape = (self.slots, config.kv_heads, self.length, config.head_dim)
         for caches in (self._keys, self._values):
             for number, old in enumerate(caches):
-                caches[number] = torch.zeros(shape)
+                caches[number] = torch.zeros(shape, device=self.device)
                 if old.numel():
                     caches[number][:, :, : old.shape[2]] = old
 

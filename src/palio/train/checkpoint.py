@@ -59,7 +59,9 @@ def save_checkpoint(
     scratch = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    weights = {name: value.detach().contiguous() for name, value in model.state_dict().items()}
+    weights = {
+        name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()
+    }
     save_file(weights, scratch / WEIGHTS, metadata={"format": "pt"})
     shape = model.config.to_transformers(pad=tokenizer.pad, end=tokenizer.end)
     (scratch / "config.json").write_text(json.dumps(shape, indent=1), "utf-8")

@@ -75,14 +75,22 @@ class Engine:
         checkpoint: a checkpoint folder.
         slots: conversations that are kept ready; more may ask, they wait.
         max_tokens: of a completion whose request names no limit.
+        device: of the weights and the cache, as torch names it.
     """
 
     def __init__(
-        self, checkpoint: Path, *, slots: int = 64, max_tokens: int = 256, threads: int = 1
+        self,
+        checkpoint: Path,
+        *,
+        slots: int = 64,
+        max_tokens: int = 256,
+        threads: int = 1,
+        device: str = "cpu",
     ) -> None:
         loaded = load_checkpoint(checkpoint)
+        model = loaded.model.to(device)
         self._start(
-            loaded.model, loaded.tokenizer, checkpoint_name(checkpoint), slots, max_tokens, threads
+            model, loaded.tokenizer, checkpoint_name(checkpoint), slots, max_tokens, threads
         )
 
     @classmethod
@@ -274,6 +282,10 @@ class Engine:
     def _choose(self, slots: Sequence[_Slot], logits: Tensor) -> None:
         """Pick the next token of each conversation and finish those that are done."""
         likeliest = logits.argmax(-1).tolist()
+        if any(slot.job and slot.job.wish.temperature > 0 for slot in slots):
+            logits = (
+                logits.cpu()
+            )  # one copy; drawing row by row would wait for the device each time
         for place, slot in enumerate(slots):
             job = slot.job
             if job is None:

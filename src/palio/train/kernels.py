@@ -115,7 +115,7 @@ class _CausalAttention(torch.autograd.Function):
             end = min(start + BLOCK, length)
             block = q[:, :, start:end].reshape(batch, groups, share * (end - start), size)
             scores = block @ k[:, :, :end].transpose(-1, -2)
-            wall = _wall(end - start, scores.dtype)
+            wall = _wall(end - start, scores.dtype, scores.device)
             scores.view(batch, heads, end - start, end)[..., start:] += wall
             weights = torch.softmax(scores, -1)
             mixed = (weights @ v[:, :, :end]).view(batch, heads, end - start, size)
@@ -146,14 +146,16 @@ class _CausalAttention(torch.autograd.Function):
         return q_grad.mul_(size**-0.5), k_grad.transpose(1, 2), v_grad.transpose(1, 2)
 
 
-_WALLS: dict[tuple[int, torch.dtype], Tensor] = {}
+_WALLS: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
 
 
-def _wall(size: int, dtype: torch.dtype) -> Tensor:
+def _wall(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Minus infinity above the diagonal; a few sizes only, so they are kept."""
-    if (size, dtype) not in _WALLS:
-        _WALLS[size, dtype] = torch.full((size, size), float("-inf"), dtype=dtype).triu_(1)
-    return _WALLS[size, dtype]
+    key = (size, dtype, device)
+    if key not in _WALLS:
+        full = torch.full((size, size), float("-inf"), dtype=dtype, device=device)
+        _WALLS[key] = full.triu_(1)
+    return _WALLS[key]
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

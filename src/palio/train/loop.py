@@ -161,6 +161,7 @@ class Stage:
         self.every, self.save_every = every, save_every
         self.progress = Progress()
         self._weights = list(model.parameters())
+        self._device = self._weights[0].device
 
     def run(self) -> Progress:
         """Train to the end of the stage.
@@ -234,6 +235,7 @@ class Stage:
 
     def _gradients(self, part: Batch, total: int) -> tuple[float, tuple[Tensor, ...]]:
         """This part's share of the mean loss, and its gradients."""
+        part = part.to(self._device)
         states = self.model.hidden(part.inputs, part.keep, low=True)
         logits = self.model.logits(states).float()
         loss = cross_entropy(logits, part.labels, reduction="sum") / total

@@ -84,6 +84,8 @@ class Context:
         backend: how this recipe's model is trained and served.
         inputs: name -> digest of what the run reads; goes into every checkpoint's manifest.
         threads: worker threads; results do not depend on it.
+        device: where a model of ours is trained and served, as torch names it; another device sums
+            in another order, so its results are others.
         save_every: seconds between two saved states inside a stage.
         teacher_key: bearer token of a teacher's endpoint.
         clock: seconds.
@@ -98,6 +100,7 @@ class Context:
     backend: Backend
     inputs: Mapping[str, str] = field(default_factory=dict)
     threads: int = 2
+    device: str = "cpu"
     save_every: float = 60.0
     teacher_key: str = ""
     clock: Callable[[], float] = time.monotonic

@@ -31,6 +31,8 @@ class LabConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=
         evaluated: problems of the examination, evenly over the kinds.
         pool: where they come from; choices are made on "development", claims on "heldout".
         temperature: of sampled rollouts.
+        device: where students are trained and examined, as torch names it; another device sums in
+            another order, so it is another lab.
         workers: processes and threads; decides no result.
     """
 
@@ -49,6 +51,7 @@ class LabConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=
     evaluated: int = 2_000
     pool: str = "heldout"
     temperature: float = 1.0
+    device: str = "cpu"
     workers: int = 2
 
     @property

@@ -78,7 +78,7 @@ def examine(
         note(f"exam {progress.done} of {progress.total}")
 
     def run(problems: Sequence[Problem], settings: EvalSettings, folder: Path) -> EvalResult:
-        with Engine(checkpoint) as engine:
+        with Engine(checkpoint, slots=THREADS, device=config.device) as engine:
             return evaluate_policy(
                 Policy(arm.name, spec, engine),
                 problems,

@@ -30,7 +30,7 @@ from palio.evaluate.experiment.student import Student
 from palio.evaluate.mainjob.stages import Reporter, Stages
 from palio.evaluate.mainjob.worlds import Ground, make_worlds, open_ground
 from palio.judging import default_encoder
-from palio.records import PalioError
+from palio.records import PalioError, digest
 from palio.train.ground import Ground as TrainingGround
 from palio.train.ground import Worlds
 
@@ -155,6 +155,15 @@ class Lab:
             for arm in plan.arms
             if (arm.name, seed) not in made[plan.name]
         ]
+
+    def shared_out(self, tasks: Sequence[Task], part: int, parts: int) -> list[Task]:
+        """The tasks of one of several processes; arms that start from others stay together."""
+
+        def home(task: Task) -> int:
+            arm = "" if any(each.start for each in task.plan.arms) else task.arm.name
+            return int(digest([task.plan.name, arm, task.seed])[7:23], 16) % parts
+
+        return [task for task in tasks if home(task) == part]
 
     @property
     def lab(self) -> str:

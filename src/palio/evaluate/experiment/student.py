@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,10 +128,13 @@ class Student:
             contrasts=(),
         )
         folder = self.lab.out / "seeds" / str(self.seed) / "base"
-        if (folder / DONE).exists():
-            return _finished(folder / DONE).checkpoint
-        rows = draw(everyone, everyone.arms[0], self.lab.firehose, salt_of(self.seed))
-        return self._stage(entry, rows[:BASE_ROWS], None, folder).checkpoint
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".lock").open("ab") as guard:
+            fcntl.flock(guard, fcntl.LOCK_EX)  # another process of this lab may be making it
+            if (folder / DONE).exists():
+                return _finished(folder / DONE).checkpoint
+            rows = draw(everyone, everyone.arms[0], self.lab.firehose, salt_of(self.seed))
+            return self._stage(entry, rows[:BASE_ROWS], None, folder).checkpoint
 
     def _fine_tune(self, taught: Taught, rows: Sequence[CorpusRow]) -> None:
         """Fine-tuning for the lab's loss tokens; input tokens follow from the arm's own rows."""
@@ -191,6 +195,7 @@ class Student:
             backend=backend_of(recipe),
             inputs={"firehose": self.lab.lab, "arm": digest(self.arm), "plan": self.plan.digest()},
             threads=self.lab.config.workers,
+            device=self.lab.config.device,
             clock=self.lab.clock,
         )
 

@@ -70,9 +70,10 @@ class LoopBackend:
     def open(self, start: Path | None, context: Context) -> Checkpoint:
         """The checkpoint of the stage before, or fresh weights over a fresh vocabulary."""
         if start is not None:
-            return load_checkpoint(start)
+            loaded = load_checkpoint(start)
+            return loaded._replace(model=loaded.model.to(context.device))
         tokenizer = train_tokenizer(self.sample(context), size=self.model.vocabulary)
-        return Checkpoint(self._fresh(tokenizer, context.recipe.seed), tokenizer)
+        return Checkpoint(self._fresh(tokenizer, context.recipe.seed).to(context.device), tokenizer)
 
     def _fresh(self, tokenizer: ChatTokenizer, seed: int) -> Qwen3:
         plain = msgspec.to_builtins(self.model)
@@ -103,11 +104,11 @@ class LoopBackend:
             return run.go()
 
     @contextmanager
-    def serve(self, start: Path | None, context: Context) -> Iterator[Upstream]:  # noqa: ARG002
+    def serve(self, start: Path | None, context: Context) -> Iterator[Upstream]:
         """Our engine over a checkpoint."""
         if start is None:
             raise InputError("there is no checkpoint to roll out", remedy="put an sft stage first")
-        with Engine(start) as engine:
+        with Engine(start, device=context.device) as engine:
             yield engine
 
 
@@ -167,7 +168,7 @@ class _Run:
     def _restore(self) -> None:
         path = self.out / STATE
         if path.exists():
-            saved: dict[str, Any] = torch.load(path)
+            saved: dict[str, Any] = torch.load(path, map_location=self.context.device)
             self.model.load_state_dict(saved["model"])
             self.optimiser.load_state_dict(saved["optimiser"])
             self.stage.progress.restore(saved["progress"])
