@@ -1,0 +1,191 @@
+"""The environment in the real verifiers: whole episodes, rewards, and the tools over MCP."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from palio.agents.scripted import ScriptedUpstream
+from palio.agents.server import ModelServer
+from palio.records import InputError
+from palio.train.environments.exporting import export_shop
+from palio.train.environments.shop import ShopSettings
+from palio.world.tools import SEVEN_TOOLS, tool_schemas
+from tests.environments.conftest import Made
+
+vf = pytest.importorskip("verifiers.v1", reason="an environment of verifiers needs verifiers 0.4")
+pytestmark = [
+    pytest.mark.slow,  # importing it takes 10 s
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+@pytest.fixture(scope="module")
+def module() -> ModuleType:
+    return importlib.import_module("palio.train.environments.verifiers_env")
+
+
+@pytest.fixture(scope="module")
+def folder(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("verifiers")
+    catalogues = tuple(str(made.folder / name) for name in made.worlds)
+    settings = ShopSettings(catalogues=catalogues)
+    export_shop("verifiers", made.folder / "corpus", made.folder / "suite.json", settings, out)
+    return out
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
+    monkeypatch.setenv("SHOP_KEY", "key")
+    with ModelServer(ScriptedUpstream(0), host="127.0.0.1", port=0) as server:
+        yield server
+
+
+def played(env: Any, model: str, url: str, count: int) -> list[Any]:
+    """The trace of an episode for each of the first tasks."""
+    client = vf.EvalClientConfig(base_url=url, api_key_var="SHOP_KEY")
+    context = vf.ModelContext(model=model, client=client)
+
+    async def play() -> list[Any]:
+        async with env.serving():
+            tasks = list(env.taskset.take(count))
+            return [await env.run_episode(task, context) for task in tasks]
+
+    episodes = asyncio.run(play())
+    assert not [error for episode in episodes for error in episode.errors]
+    return [episode.traces[0] for episode in episodes]
+
+
+def test_episodes_are_rewarded_as_the_race_would(
+    module: ModuleType, folder: Path, server: ModelServer, made: Made
+) -> None:
+    env = module.load_environment(folder)
+    for name in ("careful", "hasty"):
+        wanted = {problem.problem_id: run for problem, run in made.runs if run.agent.name == name}
+        traces = played(env, f"scripted-{name}", server.url, 9)
+        rewards = []
+        for trace in traces:
+            assert trace.ok, trace.errors
+            run = wanted[trace.task.data.id]
+            calls = [(call.tool, json.loads(call.arguments)) for call in module.calls_of(trace)]
+            asked = [
+                (call.function.name, json.loads(call.function.arguments))
+                for message in run.messages
+                for call in message.tool_calls
+            ]
+            assert calls == asked
+            rewards.append(trace.reward)
+            assert {*trace.metrics} >= {"strict", "rule"}
+            assert [tool.name for tool in trace.tools] == [*SEVEN_TOOLS]
+        assert sum(rewards) >= 8 if name == "careful" else sum(rewards) < 9
+
+
+def test_pools_and_bad_folders(module: ModuleType, folder: Path, tmp_path: Path) -> None:
+    sizes = {
+        pool: len(list(module.load_environment(folder, pool=pool).taskset))
+        for pool in ("train", "development")
+    }
+    assert sizes["train"] > sizes["development"] > 0
+    with pytest.raises(InputError, match="heldout"):
+        module.load_environment(folder, pool="heldout")
+    with pytest.raises(InputError, match="no such file"):
+        module.load_environment(tmp_path)
+
+
+def test_the_package_is_found_by_its_id(
+    module: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "palio_shop", raising=False)
+    env = vf.load_environment(
+        vf.SingleAgentEnvConfig(
+            taskset={"id": "palio-shop", "pool": "development"},
+            agent={"runtime": {"type": "subprocess"}},
+        )
+    )
+    assert type(env.taskset) is module.ShopTaskset
+    assert env._default_harness.id == "palio-shop"
+    assert len(list(env.taskset)) > 0
+
+
+class GuestConfig(vf.HarnessConfig):  # type: ignore[misc, name-defined]
+    """None."""
+
+
+class GuestHarness(vf.Harness[GuestConfig]):  # type: ignore[misc, name-defined]
+    """Somebody else's harness: knows the endpoint and MCP servers, and nothing of palio."""
+
+    SUPPORTS_MCP = True
+    EXECUTES_CODE = False
+    NEEDS_CONTAINER = False
+
+    async def launch(
+        self,
+        ctx: Any,
+        trace: Any,
+        runtime: Any,
+        endpoint: str,
+        secret: str,
+        mcp_urls: Any,
+        data: Any,
+    ) -> Any:
+        from mcp.client import Client  # type: ignore[import-not-found]
+        from openai import AsyncOpenAI
+
+        (url,) = mcp_urls.values()
+        messages: list[Any] = [{"role": "user", "content": data.prompt}]
+        async with Client(url) as tools, AsyncOpenAI(base_url=endpoint, api_key=secret) as model:
+            offered = [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool.name,
+                        "description": tool.description,
+                        "parameters": tool.input_schema,
+                    },
+                }
+                for tool in (await tools.list_tools()).tools
+            ]
+            assert offered == list(tool_schemas())
+            for _ in range(10):
+                answer = await model.chat.completions.create(
+                    model=ctx.model, messages=messages, tools=offered
+                )
+                said = answer.choices[0].message
+                messages.append(said.model_dump(exclude_none=True))
+                for call in said.tool_calls or ():
+                    arguments = json.loads(call.function.arguments)
+                    told = await tools.call_tool(call.function.name, arguments)
+                    result = {"role": "tool", "tool_call_id": call.id}
+                    messages.append({**result, "content": told.content[0].text})
+                    if call.function.name == "terminate":
+                        return vf.ProgramResult(exit_code=0, stdout="", stderr="")
+        return vf.ProgramResult(exit_code=0, stdout="", stderr="")
+
+
+def test_another_harness_shops_over_mcp(
+    module: ModuleType, folder: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server process of verifiers' own; each call finds its rollout's catalogue."""
+    guest = ModuleType("guest_harness")
+    guest.__dict__.update(GuestHarness=GuestHarness, __all__=["GuestHarness"])
+    monkeypatch.setitem(sys.modules, "guest_harness", guest)
+    module.load_environment(folder)  # makes the task set known by its id
+    env = vf.load_environment(
+        vf.SingleAgentEnvConfig(
+            taskset={"id": "palio-shop", "folder": str(folder / "palio_shop"), "mcp": True},
+            agent={"runtime": {"type": "subprocess"}, "harness": {"id": "guest-harness"}},
+        )
+    )
+    traces = played(env, "scripted-careful", server.url, 5)
+    assert [trace.errors for trace in traces] == [[]] * 5
+    assert sum(trace.reward for trace in traces) >= 4
+    assert {trace.stop_condition for trace in traces} <= {"terminated", "agent_completed", None}
