@@ -59,7 +59,7 @@ def test_stored_verdicts_are_measured_and_compared(labels: Path, tmp_path: Path)
         )
     )
     plain = json.loads(run(labels, "--verdicts", tmp_path / "now", "--against", older, "--json"))
-    assert plain["judge"]["name"] == "evidence-v1"
+    assert plain["judge"]["name"] == "evidence-v2"
     assert plain["drift"]["n"] == len(rows)
     assert plain["drift"]["accuracy"]["difference"] > 0
     shown = run(labels, "--verdicts", older)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from palio.judging.referring import refers
 from palio.judging.seen import Seen
 from palio.judging.thinking import Sentence, Thought
 from palio.judging.words import Lexicon, tokens_of
@@ -69,11 +70,12 @@ def analyses(thought: Thought, seen: Seen, words: Lexicon) -> Sentence | None:
 
     Content: two words of titles or values that the query does not hold, or three neighbouring
     words of a description. Shape: the number of rows, an empty result, an error or warning, each
-    only if an earlier result was so. "I analysed the results carefully" refers to nothing.
+    only if an earlier result was so. A statement about the results as a whole refers to them,
+    however little it says; a plan ("let me look at the results") and the request do not.
     """
     named: set[str] = set()
     for sentence in thought.sentences:
-        if _names_shape(sentence, seen, words):
+        if _names_shape(sentence, seen, words) or refers(sentence.tokens, seen, words):
             return sentence
         named.update(
             token

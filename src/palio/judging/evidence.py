@@ -17,7 +17,7 @@ from palio.records.trajectory import DispatchEvent, InferenceEvent, Trajectory
 from palio.records.verdict import QUALITY_BINS, GateAnswer, JudgeId, ReasoningVerdict
 from palio.world.arguments import CATALOGUE_TOOLS
 
-JUDGE = "evidence-v1"
+JUDGE = "evidence-v2"
 MIN_TOKENS = 30
 BYTES_PER_TOKEN = 4
 QUOTE = 200
@@ -38,7 +38,8 @@ class EvidenceJudge:
     """Judges a trajectory by the four gates of the published tree; the first that fails decides.
 
     The trajectory is untrusted text and is only ever compared with the record, so nothing in it
-    can instruct this judge. Length, claims of care and repetition of the query pass no gate.
+    can instruct this judge. Length and repetition of the query pass no gate; a claim about the
+    results as a whole passes gate 2 alone.
 
     Args:
         count_tokens: reference tokenizer for gate 1; None counts UTF-8 bytes / 4.
@@ -51,7 +52,7 @@ class EvidenceJudge:
         self._count = count_tokens
         self._words = lexicon()
         decides = [self._words.digest, MIN_TOKENS, tokenizer_id, list(QUALITY_BINS)]
-        self.judge_id = JudgeId(name=JUDGE, version="1", config_digest=digest(decides))
+        self.judge_id = JudgeId(name=JUDGE, version="2", config_digest=digest(decides))
 
     def verdict(self, trajectory: Trajectory) -> ReasoningVerdict:
         """The verdict; "unjudged" when anybody but the agent failed, or when it is salvaged."""

@@ -13,6 +13,9 @@ from palio.world.arguments import CATALOGUE_TOOLS
 
 TEXT_KEYS = frozenset({"short_description", "description", "specification", "category"})
 LIST_TOOLS = frozenset({"find_product", "find_products_in_same_shop"})
+VIEW_TOOL = "view_product_information"
+MAX_LISTS = 16
+"""Result lists whose order is kept for "the second row", the last ones."""
 # Links say nothing; "wanted" repeats what the caller of check_product_match asked for.
 SKIPPED_KEYS = frozenset(
     {"product_id", "main_image_url", "product_url", "wanted", "match", "ok", "sku", "sku_id"}
@@ -35,13 +38,16 @@ class Seen:
         heads: first word of a title, or brand -> ids.
         prices: product id -> price.
         counts: numbers of rows that a result had.
+        lists: ids of the rows of each search in order, where thinking names positions at all.
     """
 
     def __init__(self, query: str, mentioned: set[str]) -> None:
         query_tokens = token_set(query)
         self._query = query_tokens | {stem(token) for token in query_tokens}
         self._mentioned = mentioned
-        self._generic = lexicon().generic
+        words = lexicon()
+        self._generic = words.generic
+        self._ordered = not mentioned.isdisjoint(words.positions)
         self.products: set[str] = set()
         self.shops: set[str] = set()
         self.owners: dict[str, set[str]] = {}
@@ -52,6 +58,7 @@ class Seen:
         self.heads: dict[str, set[str]] = {}
         self.prices: dict[str, float] = {}
         self.counts: set[int] = set()
+        self.lists: list[tuple[str, ...]] = []
         self.texts: list[str] = []
         self.empty = self.trouble = self.any = False
 
@@ -87,6 +94,10 @@ class Seen:
         if isinstance(value, list) and event.tool in LIST_TOOLS:
             self.counts.add(len(value))
             self.empty = self.empty or not value
+            if self._ordered:
+                self.lists = [*self.lists, _ids(value)][-MAX_LISTS:]
+        elif isinstance(value, list) and event.tool == VIEW_TOOL:
+            self.counts.add(len(value))
         # A space after each comma: "100,500" is two prices, not one of six digits.
         self._walk(value, token_set(event.arguments.replace(",", ", ")), 0)
 
@@ -171,3 +182,7 @@ class Seen:
                 self.owners[token] = {product_id}
             else:
                 owners.add(product_id)
+
+
+def _ids(rows: list[Any]) -> tuple[str, ...]:
+    return tuple(fold(str(row.get("product_id", ""))) for row in rows if isinstance(row, dict))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
+from palio.judging.naming import MAX_NAMED, Namer
 from palio.judging.seen import Seen
 from palio.judging.thinking import Sentence, Thought
-from palio.judging.words import Lexicon
+from palio.judging.words import Lexicon, fold, stem, token_set
+from palio.judging.words import tokens as tokens_in
 
-MAX_NAMED = 16
-"""Candidates of one sentence, and data of one candidate, that are looked at: a list of fifty ids
-is a list, not a comparison, and the cost must stay linear in the thinking."""
+_PAUSE = re.compile(r"[,:()\u2014](?=\s|$)|\s[-\u2013]\s|[()]")
+REASON_WORDS = 4
+"""Words behind "because it is" among which the reason stands: "... clearly a blue one"."""
 
 
 class _Read(NamedTuple):
@@ -44,7 +47,7 @@ def weighs(thought: Thought, seen: Seen, words: Lexicon) -> Sentence | None:
     for one in read:
         if not one.about:
             continue
-        if one.words & words.comparative:
+        if one.words & words.comparative and not _idle(one, seen, words):
             together = one.about if len(one.about) > 1 else [*before, *one.about]
             if _reasoned(together, data, seen) or _price_relation(one, seen, words):
                 return one.sentence
@@ -60,36 +63,14 @@ def weighs(thought: Thought, seen: Seen, words: Lexicon) -> Sentence | None:
 def _read(sentences: list[Sentence], seen: Seen, words: Lexicon) -> list[_Read]:
     read = []
     last: list[str] = []
+    namer = Namer(seen, words)
     for sentence in sentences:
-        named = candidates(sentence.tokens, seen)
+        named = namer.candidates(sentence.tokens)
         follows = not named and bool(sentence.tokens) and sentence.tokens[0] in words.pronouns
         about = named or (last if follows else [])
         read.append(_Read(sentence, frozenset(sentence.tokens), named, about))
         last = about or last
     return read
-
-
-def candidates(tokens: list[str], seen: Seen) -> list[str]:
-    """Ids of the seen products that a sentence names, in its order.
-
-    By id, by two neighbouring words of a title that no other seen product has, or by the brand
-    or first title word where one product alone has it.
-    """
-    found: dict[str, None] = {}
-    previous = ""
-    for token in tokens:
-        if token in seen.products:
-            found[token] = None
-        owners = seen.pairs.get((previous, token))
-        if owners is not None and len(owners) == 1 and (seen.new(token) or seen.new(previous)):
-            found[next(iter(owners))] = None
-        heads = seen.heads.get(token)
-        if heads is not None and len(heads) == 1 and len(token) > 2 and seen.new(token):
-            found[next(iter(heads))] = None
-        previous = token
-        if len(found) >= MAX_NAMED:
-            break
-    return list(found)
 
 
 class _Data(NamedTuple):
@@ -117,7 +98,72 @@ def _data(read: list[_Read], seen: Seen, words: Lexicon) -> dict[str, _Data]:
                     data[product_id].named[token] = None
                     if rejects:
                         data[product_id].against[token] = None
+    for token in _misattributed(read, seen, words) if len(data) > 1 else ():
+        for held in data.values():
+            held.named.pop(token, None)
+            held.against.pop(token, None)
     return data
+
+
+def _misattributed(read: list[_Read], seen: Seen, words: Lexicon) -> set[str]:
+    """Data that a clause about one candidate gives to it although others hold them and it does not.
+
+    Only clauses that name a single product, and deny nothing, say so surely.
+    """
+    wrong: set[str] = set()
+    namer = Namer(seen, words)
+    for one in read:
+        if not one.named:
+            continue
+        for clause in _clauses(one.sentence, words):
+            ids = set(namer.candidates(clause))
+            if len(ids) != 1 or not words.negative.isdisjoint(clause):
+                continue
+            wrong.update(
+                token
+                for token in clause
+                if token in seen.owners
+                and ids.isdisjoint(seen.owners[token])
+                and _is_reason(token, seen)
+            )
+    return wrong
+
+
+def _clauses(sentence: Sentence, words: Lexicon) -> list[list[str]]:
+    """The tokens of a sentence, cut at pauses and where another thing begins to be spoken of."""
+    clauses: list[list[str]] = [[]]
+    for part in _PAUSE.split(fold(sentence.text)):
+        for token in tokens_in(part):
+            if token in words.joints:
+                clauses.append([])
+            else:
+                clauses[-1].append(token)
+        clauses.append([])
+    return [clause for clause in clauses if len(clause) > 1]
+
+
+def _idle(one: _Read, seen: Seen, words: Lexicon) -> bool:
+    """Whether a relation relates nothing: a product to itself, or by a value that none has."""
+    tokens = one.sentence.tokens
+    ids = [token for token in tokens if token in seen.products]
+    if len(ids) > 1 and len(one.named) == 1 and not one.words.isdisjoint(words.against):
+        return True
+    for at, token in enumerate(tokens):
+        if token not in words.copulas or words.because.isdisjoint(tokens[max(0, at - 2) : at]):
+            continue
+        for said in tokens[at + 1 : at + 1 + REASON_WORDS]:
+            if said in words.comparative or said[0].isdigit() or said.endswith(("er", "est")):
+                break
+            if not (seen.generic(said) or said in words.opinions or said.endswith("ly")):
+                return not _held(said, seen)
+    return False
+
+
+def _held(word: str, seen: Seen) -> bool:
+    """Whether any result holds a word, in a datum or in a description."""
+    if word in seen.owners or stem(word) in seen.owners:
+        return True
+    return any(word in token_set(text) for text in seen.texts)
 
 
 def _is_reason(token: str, seen: Seen) -> bool:

@@ -21,6 +21,7 @@ class Lexicon(NamedTuple):
     generic: frozenset[str]
     comparative: frozenset[str]
     cheaper: frozenset[str]
+    against: frozenset[str]
     negative: frozenset[str]
     positive: frozenset[str]
     choice: frozenset[str]
@@ -29,7 +30,27 @@ class Lexicon(NamedTuple):
     rows: frozenset[str]
     empty: tuple[str, ...]
     trouble: frozenset[str]
+    set_nouns: frozenset[str]
+    soft_nouns: frozenset[str]
+    weak_nouns: frozenset[str]
+    came: frozenset[str]
+    sources: frozenset[str]
+    returns: frozenset[str]
+    amounts: frozenset[str]
+    wishes: frozenset[str]
+    determiners: frozenset[str]
+    plans: frozenset[str]
+    states: frozenset[str]
+    within: frozenset[str]
+    quantities: frozenset[str]
+    joints: frozenset[str]
+    because: frozenset[str]
+    opinions: frozenset[str]
+    copulas: frozenset[str]
+    row_nouns: frozenset[str]
+    no_position: frozenset[str]
     counts: dict[str, int]
+    positions: dict[str, int]
     digest: str
 
 
@@ -38,10 +59,16 @@ def lexicon() -> Lexicon:
     """The packaged word lists."""
     data = files("palio.judging").joinpath("evidence_words.toml").read_bytes()
     lists = tomllib.loads(data.decode("utf-8"))
-    counts = lists.pop("counts")
+    counts, positions = lists.pop("counts"), lists.pop("positions")
     empty = tuple(lists.pop("empty"))
     named = {name: frozenset(words) for name, words in lists.items()}
-    return Lexicon(**named, empty=empty, counts=counts, digest=hashlib.sha256(data).hexdigest())
+    return Lexicon(
+        **named,
+        empty=empty,
+        counts=counts,
+        positions=positions,
+        digest=hashlib.sha256(data).hexdigest(),
+    )
 
 
 def fold(text: str) -> str:

@@ -78,7 +78,7 @@ def test_a_panel_of_models_and_the_evidence_judge() -> None:
     assert verdict.quality == 0.7
     assert verdict.explanation == "3"
     assert verdict.flags == ("disagreement",)
-    assert [one.judge.name for one in verdict.opinions] == ["judge-0", "judge-1", "evidence-v1"]
+    assert [one.judge.name for one in verdict.opinions] == ["judge-0", "judge-1", "evidence-v2"]
     assert all(one.judge.config_digest for one in verdict.opinions)
     assert all(one.prompt and one.decoding for one in verdict.opinions[:2])
     assert verdict.judge.name == "trio"

@@ -86,7 +86,7 @@ def test_what_changed_is_shown_and_old_verdicts_stay(folder: Path) -> None:
     assert spent["cost"] == pytest.approx(asked * (1000 + 2 * 200) / 1e6)
     assert (again["appended"], again["known"]) == (0, RUNS)
     assert "60 the same" in table.stdout
-    assert "evidence-v1" in table.stdout
+    assert "evidence-v2" in table.stdout
     flags = [v.flags for v in read_verdicts(folder / VERDICTS) if isinstance(v, ReasoningVerdict)]
     assert flags.count(("overruled",)) == RUNS // 2
 

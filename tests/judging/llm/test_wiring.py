@@ -76,7 +76,7 @@ def test_a_race_under_a_model_judge_pins_it(arena: list[str], judge: str, tmp_pa
     for name in ("run.json", "manifest.json"):
         pinned = json.loads((out / name).read_text())["config"]["judge"]
         assert pinned["config"] == verdicts[0].judge.config_digest
-    with pytest.raises(ResumeError, match=r"judge\.name: .*scripted-gullible.* -> .*evidence-v1"):
+    with pytest.raises(ResumeError, match=r"judge\.name: .*scripted-gullible.* -> .*evidence-v2"):
         palio(race_app, *race)
     again = palio(race_app, *race, "--judge", judge, "--json")
     assert json.loads(again.stdout) == json.loads(made.stdout)
