@@ -30,7 +30,7 @@ try:
     from palio.train.environments.verifiers_mcp import ShopState, ShopTools, ShopToolsConfig
 except ImportError as failed:
     raise MissingDependencyError(
-        "this environment needs verifiers 0.4",
+        f"this environment needs verifiers 0.4: {failed}",
         remedy="pip install 'verifiers>=0.4,<0.5' where you train",
     ) from failed
 

@@ -17,7 +17,8 @@ try:
     )
 except ImportError as failed:
     raise MissingDependencyError(
-        "palio's data set for verl needs verl", remedy="pip install 'verl>=0.9' where you train"
+        f"palio's data set for verl needs verl 0.9: {failed}",
+        remedy="pip install 'verl>=0.9' where you train",
     ) from failed
 
 

@@ -21,7 +21,8 @@ try:
     )
 except ImportError as failed:
     raise MissingDependencyError(
-        "palio's tools for verl need verl", remedy="pip install 'verl>=0.9' where you train"
+        f"palio's tools for verl need verl 0.9: {failed}",
+        remedy="pip install 'verl>=0.9' where you train",
     ) from failed
 
 
