@@ -73,6 +73,16 @@ def run(
         raise typer.Exit(1)
 
 
+@app.command()
+def prepare(suite_seed: int | None = SUITE_SEED, lab: Path | None = LAB, out: Path = OUT) -> None:
+    """Make what all runs share: worlds, pools, rollouts, judged rows."""
+    from palio.evaluate.experiment.config import read_lab
+    from palio.evaluate.experiment.lab import Lab
+
+    with Screen() as screen:
+        Lab(read_lab(lab, suite_seed), out, screen).prepare()
+
+
 def _part(text: str) -> tuple[int, int]:
     """(index from 0, parts) of a text such as 2/4."""
     from palio.records import ConfigError

@@ -20,6 +20,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from palio.evaluate.experiment.config import LabConfig
 from palio.evaluate.experiment.draw import HELDOUT, TRAIN
 from palio.evaluate.experiment.exam import Exam, examine
@@ -77,7 +79,8 @@ class Lab:
         """
         config, advance = self.config, self.reporter.advance
         self.out.mkdir(parents=True, exist_ok=True)
-        stages = Stages(self.out, config, self.reporter)
+        held = msgspec.structs.replace(config, workers=1)  # a lab may go on with others
+        stages = Stages(self.out, held, self.reporter)
         inputs = [config.digest()]
         stages.run(
             "world",
