@@ -152,6 +152,67 @@ def test_an_answer_that_no_result_showed_is_named(
     ]
 
 
+def test_a_result_that_came_after_the_answer_does_not_back_it(open_session: Open) -> None:
+    session = open_session()
+    session.dispatch("recommend_product", {"product_ids": "1"})
+    session.dispatch("find_product", {"q": "mug"})
+    assert session.close().differences == (
+        'the answer "1" stands in no recorded tool result before it',
+    )
+    session = open_session()
+    session.dispatch("recommend_product", {"product_ids": "1"})
+    session.dispatch("find_product", {"q": "mug"})
+    session.dispatch("recommend_product", {"product_ids": "1"})
+    assert session.close().differences == ()
+
+
+@pytest.mark.parametrize(
+    ("tool", "asked", "made", "forged"),
+    [
+        ("find_product", '{"q":"mug"}', None, True),
+        ("find_product", '{"q":"mug"}', '{"q":"bowl"}', True),
+        ("find_product", '{"q":"mug"}', '{"query":"mug"}', False),  # the same call, without its id
+        ("find_product", '{"q":"mugs, please"}', '{"q":"mug"}', False),  # mended, its result shown
+        ("find_product", "{broken", None, False),
+        ("own_tool", '{"q":"mug"}', None, False),
+    ],
+)
+def test_a_result_of_a_call_that_never_was_is_named(
+    open_session: Open, tool: str, asked: str, made: str | None, forged: bool
+) -> None:
+    session = open_session(Replies(completion("", ("c1", tool, asked))))
+    ask = [{"role": "user", "content": "a red mug"}]
+    said = session.complete({"messages": ask})["choices"][0]["message"]
+    text = session.dispatch("find_product", made).result if made else "[]"
+    text = text if made != '{"q":"bowl"}' else "[]"
+    call_id = said["tool_calls"][0]["id"]
+    shown = {"role": "tool", "tool_call_id": call_id, "content": text}
+    session.complete({"messages": [*ask, said, shown]})
+    differences = session.close().differences
+    assert bool(differences) is forged
+    assert all("shows the model a result of find_product" in each for each in differences)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kept"),
+    [
+        ("1\x00\ud800", "1\ufffd\ufffd"),
+        (["\udfff", float("nan"), 2**70], ["\ufffd", None, hex(2**70)]),
+        ({"\ud800": [True, 1.5]}, {"\ufffd": [True, 1.5]}),
+        (float("inf"), None),
+    ],
+)
+def test_an_answer_that_no_record_can_hold_is_cleaned(
+    open_session: Open, answer: Any, kept: Any
+) -> None:
+    claimed = open_session().close(claim=[step(call("recommend_product", {"product_ids": answer}))])
+    assert claimed.answer == kept
+    session = open_session()
+    session.dispatch("recommend_product", json.dumps({"product_ids": answer}))
+    for run in (claimed, session.close(claim=[step(call("tool\ud800", {}))])):
+        assert from_json(to_json(run), Trajectory) == run
+
+
 def test_a_flood_of_lies_is_counted(open_session: Open) -> None:
     claim = [step(call("find_product", {"q": str(n)}, [])) for n in range(10_000)]
     differences = open_session().close(claim=claim).differences

@@ -369,3 +369,14 @@ def test_requests_can_be_rebuilt_from_their_new_parts(requests: list[list[str]])
         *seen, said = conversation_after(events[: at + 1])
         assert [message.content for message in seen] == texts
         assert said.content == "a"
+
+
+def test_no_completion_after_the_end(open_session: Open) -> None:
+    upstream = Replies(completion("1 is best, for these reasons"))
+    session = open_session(upstream)
+    session.dispatch("terminate", {})
+    with pytest.raises(RefusedError, match="terminated"):
+        session.complete({"messages": [{"role": "user", "content": "why?"}]})
+    assert upstream.bodies == []
+    run = session.close()
+    assert (run.inferences, run.fault) == ((), None)

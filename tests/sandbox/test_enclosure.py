@@ -103,9 +103,9 @@ def test_processes_and_threads_are_capped(enclosed: Outcome, one: str) -> None:
 
 
 def test_one_sandbox_s_bomb_starves_no_neighbour(enclosed_driver: Driver, tmp_path: Path) -> None:
-    def bomb(_: int) -> object:
-        folder = tmp_path / "bomb"
-        folder.mkdir(exist_ok=True)
+    def bomb(number: int) -> object:
+        folder = tmp_path / f"bomb {number}"
+        folder.mkdir()
         held = BOMB.format(one=FORK).replace("return [", "time.sleep(2); return [")
         return outcome_of(enclosed_driver, held, folder, pids=40).claim
 
@@ -126,7 +126,7 @@ def test_one_sandbox_s_bomb_starves_no_neighbour(enclosed_driver: Driver, tmp_pa
         return outcome_of(enclosed_driver, source, folder, pids=40, session=session).claim
 
     with ThreadPoolExecutor(6) as pool:
-        bombs = [pool.submit(bomb, 0) for _ in range(2)]
+        bombs = [pool.submit(bomb, number) for number in range(2)]
         others = [pool.submit(neighbour, number) for number in range(3)]
         assert [other.result() for other in others] == [[{"found": 2}]] * 3
         assert all(running.result()[0]["made"] >= 20 for running in bombs)

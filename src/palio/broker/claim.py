@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from palio.broker.ledger import argument_key
 from palio.broker.record import given_answer
-from palio.broker.wire import load_json, plain_json
-from palio.records import DispatchEvent, Event, InputError, Message
+from palio.broker.wire import clean_text, load_json, plain_json
+from palio.records import DispatchEvent, Event, FunctionCall, InputError, Message
+from palio.world.tools import SEVEN_TOOLS
 
 MAX_SENTENCES = 20
 """A forged dialogue of 10,000 steps must not fill the record; the rest is counted."""
@@ -113,24 +114,28 @@ def record_differences(events: Sequence[Event], answer: Any) -> tuple[str, ...]:
     """Where the record alone shows that something was made up.
 
     Tool results that the model was shown and no tool gave, and answered products that no tool
-    result showed: an answer from a table, or a guess.
+    result had shown when they were answered: an answer from a table, or a guess.
     """
     return _capped([*shown_differences(events), *_unseen(events, answer)])
 
 
 def _unseen(events: Sequence[Event], answer: Any) -> list[str]:
-    results = [
-        event.result
-        for event in events
-        if isinstance(event, DispatchEvent)
-        and event.tool not in ("recommend_product", "terminate")
-        and not event.error
-    ]
+    results: list[str] = []
+    before = results  # what had been shown when the answer was given; all, if only the claim has it
+    for event in events:
+        if not isinstance(event, DispatchEvent) or event.error:
+            continue
+        if event.tool == "recommend_product":
+            before = list(results)
+        elif event.tool != "terminate":
+            results.append(event.result)
     return [
-        f"the answer {_short(plain_json(each))} stands in no recorded tool result"
+        f"the answer {_short(plain_json(each))} stands in no recorded tool result before it"
+        if any(f'"{each}"' in result for result in results)
+        else f"the answer {_short(plain_json(each))} stands in no recorded tool result"
         for each in _answered(answer)
         # Ids stand in results as JSON strings; a bare number may be a price.
-        if not any(f'"{each}"' in result for result in results)
+        if not any(f'"{each}"' in result for result in before)
     ]
 
 
@@ -146,24 +151,73 @@ def _answered(answer: Any) -> list[str]:
 def shown_differences(events: Sequence[Event]) -> tuple[str, ...]:
     """Where the tool results that the model was shown are not those that the tools gave.
 
-    Only messages of role "tool" whose id names one recorded call are compared; text that an agent
-    puts into user messages is its own.
+    Compared are messages of role "tool" whose id names one recorded call, or a call of a world's
+    tool that was never made; text that an agent puts into user messages is its own.
     """
     given: dict[str, list[DispatchEvent]] = {}
+    asked: dict[str, list[FunctionCall]] = {}
+    made: list[DispatchEvent] = []
     sentences = []
     for event in events:
         if isinstance(event, DispatchEvent):
+            made.append(event)
             if event.call_id:
                 given.setdefault(event.call_id, []).append(event)
             continue
         for message in event.request:
-            named = given.get(message.tool_call_id or "", ())
-            if message.role == "tool" and named and not any(_shows(message, d) for d in named):
+            _note_calls(message, asked)
+            if message.role != "tool":
+                continue
+            call_id = message.tool_call_id or ""
+            named = given.get(call_id, ())
+            if named and not any(_shows(message, each) for each in named):
                 sentences.append(
                     f"event {event.seq} shows the model another result of "
                     f"{_event_name(named[-1])} than the tool gave"
                 )
+            elif not named and _never_made(message, asked.get(call_id, ()), made):
+                call = asked[call_id][-1]
+                sentences.append(
+                    f"event {event.seq} shows the model a result of "
+                    f"{call.name}({_short(call.arguments)}), a call that never happened"
+                )
+        if event.completion is not None:
+            _note_calls(event.completion, asked)
     return _capped(sentences)
+
+
+def _note_calls(message: Message, asked: dict[str, list[FunctionCall]]) -> None:
+    for call in message.tool_calls:
+        if call.id:
+            asked.setdefault(call.id, []).append(call.function)
+
+
+def _never_made(
+    message: Message, asked: Sequence[FunctionCall], made: Sequence[DispatchEvent]
+) -> bool:
+    """Whether a message gives a result of a world's tool that nobody called.
+
+    Not so where the call was made without its id or with mended arguments and its result is shown,
+    where its arguments are no JSON object, which is the harness's to say, and of an agent's own
+    tools.
+    """
+    calls = [call for call in asked if call.name in SEVEN_TOOLS and _is_object(call.arguments)]
+    if not calls or len(calls) < len(asked):
+        return False
+    wanted = {(call.name, argument_key(call.name, call.arguments)) for call in calls}
+    names = {call.name for call in calls}
+    return not any(
+        (each.tool, argument_key(each.tool, each.arguments)) in wanted
+        or (each.tool in names and _shows(message, each))
+        for each in made
+    )
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(load_json(text or "{}"), dict)
+    except InputError:
+        return False
 
 
 def _shows(message: Message, event: DispatchEvent) -> bool:
@@ -191,7 +245,8 @@ def _claimed_calls(claim: Sequence[Any]) -> Iterator[_ClaimedCall]:
             if isinstance(call, Mapping) and isinstance(call.get("name"), str):
                 arguments = call.get("parameters", call.get("arguments"))
                 arguments = {} if arguments is None else arguments
-                yield _ClaimedCall(number, call["name"], arguments, call.get("result"))
+                name = clean_text(call["name"][:200])
+                yield _ClaimedCall(number, name, arguments, call.get("result"))
 
 
 def _same_result(claimed: Any, recorded: str) -> bool:

@@ -10,7 +10,7 @@ from palio.broker.emission import read_emission
 from palio.broker.ledger import Emitted, Ledger
 from palio.broker.limits import Limits, Spent
 from palio.broker.nonce import Mint, Minted, Proof
-from palio.broker.wire import load_json, message_size, plain_json
+from palio.broker.wire import clean_value, load_json, message_size, plain_json
 from palio.records import (
     DispatchEvent,
     Event,
@@ -220,7 +220,10 @@ class RunRecord:
 
 
 def given_answer(arguments: Any) -> Any:
-    """`product_ids` (or `product_id`) of recommend_product arguments exactly as given, or None."""
+    """`product_ids` (or `product_id`) of recommend_product arguments as given, or None.
+
+    Only what no record can hold is changed, see `clean_value`.
+    """
     if isinstance(arguments, str):
         try:
             arguments = load_json(arguments)
@@ -228,7 +231,7 @@ def given_answer(arguments: Any) -> Any:
             return None
     if not isinstance(arguments, dict):
         return None
-    return arguments.get("product_ids", arguments.get("product_id"))
+    return clean_value(arguments.get("product_ids", arguments.get("product_id")))
 
 
 def common_prefix(history: Sequence[Message], messages: Sequence[Message]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -41,6 +42,32 @@ def clean_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def clean_value(value: Any) -> Any:
+    """A parsed JSON value whose texts are clean and whose numbers every reader takes.
+
+    NaN and infinities become None, integers beyond 64 bits their hexadecimal digits; what is nested
+    too deeply to be looked through is None.
+    """
+    try:
+        return _cleaned(value)
+    except RecursionError:
+        return None
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, list | tuple):
+        return [_cleaned(each) for each in value]
+    if isinstance(value, Mapping):
+        return {clean_text(str(key)): _cleaned(each) for key, each in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return hex(value)  # decimal digits of a huge integer cost their square, and are refused
+    return value
 
 
 def plain_json(value: Any) -> str:
