@@ -6,6 +6,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from palio.agents.registry import ORACLE, find_agent
@@ -60,6 +61,37 @@ def test_two_workers_make_every_run_once(tmp_path: Path) -> None:
     assert runs[0].answer == again.answer
 
 
+def plain(folder: Path) -> list[dict[str, object]]:
+    """Every row in order, without its times."""
+    timeless = {"at_ms": 0, "duration_ms": 0, "duration_s": 0}
+    rows = []
+    for run in read_trajectories(folder):
+        told = msgspec.to_builtins(run)
+        told["events"] = [{**event, **timeless} for event in told["events"]]
+        rows.append({**told, **timeless})
+    return rows
+
+
+@pytest.mark.slow  # starting ray takes 10 s
+@pytest.mark.filterwarnings("ignore")
+def test_two_ray_workers_make_the_rows_that_this_process_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason="the cluster executor needs ray")
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    shards = [shard(1, seeds=(0,)), shard(2, seeds=(0,))]
+    here = bulk(shards, tmp_path / "here", executor="inline")
+    steps: list[tuple[int, int, int]] = []
+    there = bulk(
+        shards, tmp_path / "there", executor="ray", progress=lambda *step: steps.append(step)
+    )
+    assert plain(tmp_path / "there") == plain(tmp_path / "here")
+    assert (there.trajectories, there.endings) == (here.trajectories, here.endings)
+    assert [step[0] for step in steps] == [1, 2]
+    again = bulk(shards, tmp_path / "there", executor="ray")
+    assert again.skipped == 2
+
+
 def test_finished_shards_are_kept_and_damaged_ones_made_again(tmp_path: Path) -> None:
     shards = [shard(1, seeds=(0,)), shard(2, seeds=(0,))]
     bulk(shards, tmp_path, workers=0)
@@ -83,6 +115,8 @@ def test_other_settings_are_refused_by_key(tmp_path: Path) -> None:
 def test_bad_shards_are_refused_before_work(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="two shards"):
         bulk([shard(1), shard(1)], tmp_path)
+    with pytest.raises(ConfigError, match="no executor 'threads'"):
+        bulk([shard(1)], tmp_path, executor="threads")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="no agent file"):
         bulk([shard(1, agents=(ORACLE,))], tmp_path)
 

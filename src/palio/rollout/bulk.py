@@ -6,10 +6,11 @@ import io
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +32,7 @@ from palio.records import (
     digest,
     to_json,
 )
+from palio.rollout.cluster import ExecutorName, executor_named, on_ray
 from palio.rollout.config import hold_config
 from palio.rollout.journal import lock_folder
 from palio.rollout.problem import run_problem
@@ -76,6 +78,10 @@ class Shard:
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
+Ended = tuple[Shard, dict[str, int]]
+"""A shard, and how many of its runs ended how."""
+
+
 class BulkReport(Record, frozen=True):
     """What a call of `bulk` did; `endings` counts the trajectories of all shards."""
 
@@ -91,6 +97,8 @@ def bulk(
     out: Path,
     *,
     workers: int = 2,
+    executor: ExecutorName = "processes",
+    address: str = "",
     limits: Limits | None = None,
     tools: Sequence[str] = SEVEN_TOOLS,
     command: str = "",
@@ -104,8 +112,10 @@ def bulk(
 
     Args:
         shards: the work; names must differ.
-        out: folder of the shards.
+        out: folder of the shards; on a cluster one that every node sees.
         workers: processes; 0: all in this process.
+        executor: "processes" of this machine, "inline" in this process, or "ray"; decides no row.
+        address: of a running Ray cluster, "" to start a local one.
         limits: of each run; the wall clock is only checked when an agent calls the broker.
         tools: names of the tools that the policy harness is told about.
         command: how to run the same again, for messages.
@@ -113,16 +123,22 @@ def bulk(
         clock: seconds.
 
     Raises:
-        ConfigError: two shards have the same name, or an agent has no file to run.
+        ConfigError: two shards have the same name, an agent has no file to run, or there is no such
+            executor.
+        MissingDependencyError: "ray" without the package.
         ResumeError: a finished shard was made with other settings; names the keys that differ.
     """
     _check(shards)
+    executor = executor_named(executor, workers) if workers else "inline"
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     limits = limits or Limits()
     started = clock()
     with lock_folder(out):
-        done, skipped = _run_open(shards, out, limits, tuple(tools), workers, command, progress)
+        run = partial(run_shard, out=out.resolve(), limits=limits, tools=tuple(tools))
+        way = partial(_carried_out, executor=executor, run=run, workers=workers, address=address)
+        settings = {shard.name: shard_config(shard, limits, tools) for shard in shards}
+        done, skipped = _run_open(shards, out, settings, way, command, progress)
     endings: Counter[str] = Counter()
     for counts in done.values():
         endings.update(counts)
@@ -138,14 +154,12 @@ def bulk(
 def _run_open(
     shards: Sequence[Shard],
     out: Path,
-    limits: Limits,
-    tools: tuple[str, ...],
-    workers: int,
+    settings: Mapping[str, Mapping[str, Any]],
+    way: Callable[[Sequence[Shard]], Iterator[Ended]],
     command: str,
     progress: Callable[[int, int, int], None] | None,
 ) -> tuple[dict[str, dict[str, int]], int]:
     """Run what is not finished: endings by shard, and how many shards were skipped."""
-    settings = {shard.name: shard_config(shard, limits, tools) for shard in shards}
     done: dict[str, dict[str, int]] = {}
     for shard in shards:
         hold_config(out / "shards" / shard.name, "bulk-shard", settings[shard.name], command)
@@ -155,19 +169,27 @@ def _run_open(
         if finished is not None:
             done[shard.name] = finished
     skipped = len(done)
-    waiting = [shard for shard in shards if shard.name not in done]
-
-    def note(name: str, counts: dict[str, int]) -> None:
-        done[name] = counts
+    for shard, counts in way([shard for shard in shards if shard.name not in done]):
+        done[shard.name] = counts
         if progress is not None:
             progress(len(done), len(shards), sum(sum(each.values()) for each in done.values()))
-
-    if workers <= 0:
-        for shard in waiting:
-            note(shard.name, run_shard(shard, out, limits, tools))
-    else:
-        _in_processes(waiting, out, limits, tools, workers, note)
     return done, skipped
+
+
+def _carried_out(
+    shards: Sequence[Shard],
+    *,
+    executor: ExecutorName,
+    run: Callable[[Shard], dict[str, int]],
+    workers: int,
+    address: str,
+) -> Iterator[Ended]:
+    """Each shard with its endings, as they end."""
+    if executor == "inline":
+        return ((shard, run(shard)) for shard in shards)
+    if executor == "ray" and shards:
+        return on_ray(run, shards, workers=workers, address=address)
+    return _in_processes(shards, run, workers)
 
 
 def shard_config(shard: Shard, limits: Limits, tools: Sequence[str]) -> dict[str, Any]:
@@ -257,13 +279,8 @@ def _finished(out: Path, name: str) -> dict[str, int] | None:
 
 
 def _in_processes(
-    shards: Sequence[Shard],
-    out: Path,
-    limits: Limits,
-    tools: tuple[str, ...],
-    workers: int,
-    note: Callable[[str, dict[str, int]], None],
-) -> None:
+    shards: Sequence[Shard], run: Callable[[Shard], dict[str, int]], workers: int
+) -> Iterator[Ended]:
     if not shards:
         return
     # spawn, not fork: the parent may hold threads, sockets and numba's thread pools
@@ -273,13 +290,12 @@ def _in_processes(
     )
     try:
         with starting_workers():
-            futures = {pool.submit(run_shard, shard, out, limits, tools): shard for shard in shards}
+            futures = {pool.submit(run, shard): shard for shard in shards}
         for future in as_completed(futures):
-            note(futures[future].name, future.result())
+            yield futures[future], future.result()
     except BrokenProcessPool as error:
         raise PalioError(
             "a worker process died, killed from outside or out of memory",
-            where=str(out),
             remedy="run the same again: finished shards are kept; use fewer workers",
         ) from error
     finally:

@@ -2,8 +2,9 @@
 
 from palio.corpus.shards.columns import trajectories_of
 from palio.corpus.shards.config import ShardConfig
-from palio.corpus.shards.engine import EXECUTORS, Plan, plan, run
+from palio.corpus.shards.engine import Plan, plan, run
 from palio.corpus.shards.shard import ShardJob, ShardManifest, make_shard
+from palio.rollout.cluster import EXECUTORS
 
 __all__ = [
     "EXECUTORS",

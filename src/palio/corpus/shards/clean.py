@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from palio.corpus.shards.columns import said_in
 from palio.records import FunctionCall, Message, ToolCall
 
-_TAG = re.compile(r"</?(?:think|tool_call|tool_response|response|obs)>|<\|im_(?:start|end)\|>")
+TAG = re.compile(r"</?(?:think|tool_call|tool_response|response|obs)>|<\|im_(?:start|end)\|>")
 _TAGS = ("<think>", "</think>", "<tool_call>", "<|")
-_OPEN, _RESPONSE = "<", "<tool_response>"
+OPEN, RESPONSE = "<", "<tool_response>"
 
 
 class CleanFunction(FunctionCall, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -60,6 +61,7 @@ class Told(NamedTuple):
         turns: assistant messages; thinking: those that think; acting: those that also do or say.
         formed: whether roles, turns and texts are what the gate on format asks for.
         ended: whether the last turn calls or says something.
+        said: what `palio.corpus.shards.columns.conversation_key` digests.
     """
 
     calls: list[CleanCall]
@@ -70,6 +72,7 @@ class Told(NamedTuple):
     acting: int
     formed: bool
     ended: bool
+    said: list[str]
 
 
 def told_of(messages: list[CleanMessage]) -> Told | None:
@@ -103,7 +106,7 @@ def told_of(messages: list[CleanMessage]) -> Told | None:
             turns += 1
             near = True
             ended = bool(made or (content and content.strip()))
-            if content and not _is_text(content, made):
+            if content and not is_text(content, made):
                 return None
             if thought:
                 if "\0" in thought:
@@ -111,8 +114,8 @@ def told_of(messages: list[CleanMessage]) -> Told | None:
                 if thought.strip():
                     thinking += 1
                     acting += bool(made or content)
-            if not ended or (_OPEN in (content or "") or _OPEN in (thought or "")):
-                formed = formed and ended and not _TAG.search(f"{content or ''}\n{thought or ''}")
+            if not ended or (OPEN in (content or "") or OPEN in (thought or "")):
+                formed = formed and ended and not TAG.search(f"{content or ''}\n{thought or ''}")
             if message.tool_call_id is not None or message.rationalised or message.name:
                 return None
         else:
@@ -122,12 +125,13 @@ def told_of(messages: list[CleanMessage]) -> Told | None:
             formed = formed and (role == "user" or place == 0)
     if not messages or len(set(names)) != len(names) or "" in names:
         return None
-    if not _are_plain(names, calls):
+    if not are_plain(names, calls):
         return None
     opening = [message.role for message in messages[:2] if message.role != "system"]
     formed = formed and turns > 0 and opening[:1] == ["user"]
     tidy = tidy and (near or not waiting)
-    return Told(calls, results, tidy, turns, thinking, acting, formed, ended)
+    said = said_in(messages)
+    return Told(calls, results, tidy, turns, thinking, acting, formed, ended, said)
 
 
 def _is_result(message: CleanMessage, content: str) -> bool:
@@ -138,12 +142,12 @@ def _is_result(message: CleanMessage, content: str) -> bool:
     if name is not None and (not name or "\0" in name):
         return False
     first = content[:1]
-    return not (first == "<" or first.isspace()) or not content.lstrip().startswith(_RESPONSE)
+    return not (first == "<" or first.isspace()) or not content.lstrip().startswith(RESPONSE)
 
 
-def _is_text(content: str, calls: Sequence[ToolCall]) -> bool:
+def is_text(content: str, calls: Sequence[ToolCall]) -> bool:
     """Whether the content of a turn is what the model said and nothing that must be read."""
-    if _OPEN in content and any(tag in content for tag in _TAGS):
+    if OPEN in content and any(tag in content for tag in _TAGS):
         return False
     return not (calls and content == "None")
 
@@ -153,10 +157,10 @@ def _is_request(message: CleanMessage, content: str) -> bool:
         return False
     if message.tool_call_id is not None or (message.name is not None and "\0" in message.name):
         return False
-    return message.role == "system" or not content.lstrip().startswith(_RESPONSE)
+    return message.role == "system" or not content.lstrip().startswith(RESPONSE)
 
 
-def _are_plain(names: Sequence[str], calls: Sequence[ToolCall]) -> bool:
+def are_plain(names: Sequence[str], calls: Sequence[ToolCall]) -> bool:
     """Whether ids, names and arguments are texts that the reader takes as they are."""
     texts = [call.function.arguments for call in calls]
     for text in texts:

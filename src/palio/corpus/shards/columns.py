@@ -142,12 +142,21 @@ def conversation_key(messages: Sequence[Message]) -> bytes:
     and results are left out. So unequal conversations may share a key: rows that do are compared in
     full.
     """
-    told = [
+    return key_of(said_in(messages))
+
+
+def said_in(messages: Sequence[Message]) -> list[str]:
+    """What each turn thought, or said where it did not think, and the request."""
+    return [
         message.reasoning_content or message.content or ""
         for message in messages
         if message.role != "tool"
     ]
-    return hashlib.sha256("\x1e".join(told).encode()).digest()[:16]
+
+
+def key_of(said: Sequence[str]) -> bytes:
+    """`conversation_key` of what `said_in` gives."""
+    return hashlib.sha256("\x1e".join(said).encode()).digest()[:16]
 
 
 def table_of(rows: Sequence[Kept]) -> pa.Table:

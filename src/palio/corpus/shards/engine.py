@@ -11,7 +11,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 from palio.corpus.shards.config import ShardConfig
 from palio.corpus.shards.shard import (
@@ -24,11 +24,9 @@ from palio.corpus.shards.shard import (
     shard_name,
 )
 from palio.corpus.shards.storage import Folder, inputs_of
-from palio.records import ConfigError, InputError, IntegrityError, MissingDependencyError
+from palio.records import InputError, IntegrityError
+from palio.rollout.cluster import ExecutorName, executor_named, on_ray
 from palio.rollout.workers import hear_interrupts, starting_workers
-
-ExecutorName = Literal["processes", "inline", "ray"]
-EXECUTORS: tuple[ExecutorName, ...] = ("processes", "inline", "ray")
 
 
 class Plan(NamedTuple):
@@ -119,16 +117,14 @@ def run(
         IntegrityError: a worker died; what is finished stays, and the next run does the rest.
         MissingDependencyError: "ray" without the package.
     """
-    if executor not in EXECUTORS or workers < 1:
-        raise ConfigError(
-            f"no executor {executor!r} with {workers} workers",
-            remedy=f"one of {', '.join(EXECUTORS)}, at least 1 worker",
-        )
+    executor = executor_named(executor, workers)
     made = dict(todo.done)
     ways: Mapping[ExecutorName, Callable[[], Iterator[ShardManifest]]] = {
         "inline": lambda: map(make_shard, todo.left),
         "processes": lambda: _in_processes(todo.left, workers),
-        "ray": lambda: _on_ray(todo.left, workers, address),
+        "ray": lambda: (
+            made for _, made in on_ray(make_shard, todo.left, workers=workers, address=address)
+        ),
     }
     for manifest in ways[executor]() if todo.left else ():
         made[manifest.name] = manifest
@@ -164,34 +160,3 @@ def _in_processes(jobs: Sequence[ShardJob], workers: int) -> Iterator[ShardManif
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _on_ray(jobs: Sequence[ShardJob], workers: int, address: str) -> Iterator[ShardManifest]:
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingDependencyError(
-            "the executor needs ray", remedy="pip install 'palio[scale]'"
-        ) from error
-    own = not ray.is_initialized()
-    if own:
-        cpus: dict[str, Any] = {"address": address} if address else {"num_cpus": workers}
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level="error", **cpus)
-    try:
-        remote = ray.remote(make_shard)
-        waiting = list(reversed(jobs))
-        running = [remote.remote(waiting.pop()) for _ in waiting[:workers]]
-        while running:
-            finished, running = ray.wait(running, num_returns=1)
-            for one in finished:
-                if waiting:
-                    running.append(remote.remote(waiting.pop()))
-                yield ray.get(one)
-    except ray.exceptions.WorkerCrashedError as error:
-        raise IntegrityError(
-            "a worker died before its shard was finished",
-            remedy="run the same command again: finished shards are kept",
-        ) from error
-    finally:
-        if own:
-            ray.shutdown()
