@@ -14,10 +14,13 @@ import msgspec
 import psutil
 import pytest
 
-from palio.sandbox.choice import UNSAFE
+from palio.broker.journal import BodyJournal
+from palio.broker.limits import Limits
+from palio.broker.session import Session
+from palio.records import AgentRef
 from palio.sandbox.guestfiles import read_regular
 from palio.sandbox.spec import Driver, SandboxLimits
-from tests.broker.conftest import PROBLEM, Replies
+from tests.broker.conftest import PROBLEM, Replies, tiny_world
 from tests.redteam.attacks import ASKS, SMALL, Attack
 from tests.redteam.host import Host
 from tests.redteam.oracles import Seen
@@ -47,15 +50,22 @@ def strike(driver: Driver, attack: Attack, host: Host, folder: Path) -> Seen:
     told = {**PROBLEM.public(), **host.told, **attack.told}
     if driver.capabilities.isolation == "none":
         told["only"] = "self parent"
-    session = tiny_session(Replies(*attack.model), seconds=limits["seconds"] + 60)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, BodyJournal(folder) as journal:
+        session = Session(
+            AgentRef(name=attack.agent, model="m1"),
+            PROBLEM,
+            tiny_world(),
+            Replies(*attack.model),
+            Limits(seconds=limits["seconds"] + 60),
+            journal=journal.run(),
+        )
         looking = pool.submit(look_in, host) if attack.agent == "outputs" else None
         outcome = outcome_of(
             driver, source_of(attack.agent), folder, session=session, problem=told, **limits
         )
         looked = looking.result() if looking else None
-    run = session.close(outcome.ending, outcome.fault, outcome.claim)
-    return Seen(outcome, run, host, SandboxLimits(**limits), looked)
+        run = session.close(outcome.ending, outcome.fault, outcome.claim)
+    return Seen(outcome, run, host, SandboxLimits(**limits), journal.path, looked)
 
 
 def look_in(host: Host) -> dict[str, bytes | None]:
@@ -125,6 +135,3 @@ def nothing_left() -> Iterator[None]:
         and any(word.endswith("/runner.py") for word in process.cmdline())
     ]
     assert not left
-
-
-__all__ = ["UNSAFE", "alone", "host", "neighbour", "strike"]

@@ -6,10 +6,15 @@ escape; that it had a try at all is checked too, so that no test passes because 
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
+from palio.broker.chain import verify_chain
 from palio.broker.claim import MAX_SENTENCES
+from palio.broker.journal import read_entries
 from palio.judging.evidence import EvidenceJudge
 from palio.judging.richness import richness_verdict
 from palio.records import QUALITY_BINS, Blame, Ending, FaultCode, Trajectory, from_json, to_json
@@ -25,6 +30,7 @@ class Seen(NamedTuple):
     """One attack from the host's side.
 
     Attributes:
+        journal: the file with all that passed through the broker.
         looked: what the host found when it looked in while the attack ran.
     """
 
@@ -32,6 +38,7 @@ class Seen(NamedTuple):
     run: Trajectory
     host: Host
     limits: SandboxLimits
+    journal: Path
     looked: Any = None
 
     @property
@@ -49,11 +56,28 @@ def settled(seen: Seen) -> None:
     assert run.ending is not Ending.infra
     assert to_json(from_json(to_json(run), Trajectory)) == to_json(run)
     assert len(to_json(run)) < 40_000_000
+    assert not [text for text in texts_of(msgspec.to_builtins(run)) if "\x00" in text]
+    assert verify_chain(seen.journal).problem == ""
+    assert [entry["kind"] for entry in read_entries(seen.journal)][-1] == "close"
+    assert seen.journal.stat().st_size < 100_000_000
     assert len(run.differences) <= 2 * MAX_SENTENCES + 2
     for text in (outcome.stdout, outcome.stderr):
         assert "\x00" not in text.encode("utf-8").decode("utf-8")
         assert len(text) <= seen.limits.output_bytes
     assert seen.host.unchanged()
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """All texts in a tree of builtins."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from texts_of(key)
+            yield from texts_of(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from texts_of(each)
 
 
 def processes_capped(seen: Seen) -> None:
@@ -267,7 +291,6 @@ def forgery_named(seen: Seen) -> None:
     assert "view_product_information" in told
     assert 'answers "2", the last recorded answer is "1"' in told
     assert "shows the model a result of find_product" in told
-    assert "<b>" not in json.dumps(told)
 
 
 def one_id_one_call(seen: Seen) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from palio.broker.refusals import RunOver
 from palio.broker.upstream import error_fields
-from palio.broker.wire import load_json, plain_json
+from palio.broker.wire import clean_value, load_json, plain_json
 from palio.records import Ending, Fault, FaultCode, Message, PalioError, Trajectory, digest
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Ticket:
         params = {key: value for key, value in body.items() if key not in ("messages", "tools")}
         text = plain_json(params)
         self.beside = len(text)
-        self.params: dict[str, Any] = load_json(text)
+        self.params: dict[str, Any] = clean_value(load_json(text)) or {}
         self.started = started
         self.number = 0
 

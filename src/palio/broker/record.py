@@ -117,7 +117,7 @@ class RunRecord:
         """Remember the tool schemas of a request, the first time there are any."""
         if self.tools or not isinstance(tools, list | tuple) or not tools:
             return
-        schemas = load_json(plain_json(tools))
+        schemas = clean_value(load_json(plain_json(tools))) or ()
         self.tools = tuple(tool for tool in schemas if isinstance(tool, dict))
 
     def prove(self, tool: str, arguments: str, token: str, call_id: str, now_s: float) -> Proof:

@@ -172,7 +172,8 @@ def read_completion(response: Any, where: str = "") -> tuple[Message, str, Usage
         raise garbage(what, where) from error
     if message.content is None and not message.tool_calls and not message.reasoning_content:
         raise garbage("the model server answered with null content and no tool call", where)
-    return message, str(choice.get("finish_reason") or ""), _usage(response.get("usage"))
+    finish = clean_text(str(choice.get("finish_reason") or ""))
+    return message, finish, _usage(response.get("usage"))
 
 
 def relayed(response: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,11 @@ BODIES = [
     b'{"messages":[{"role":"user","content":' + b"[" * 900 + b"]" * 900 + b"}]}",
     b'{"messages":[{"role":"user","content":"a"}],"tools":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
     b'{"messages":[{"role":"user","content":"a"}],"seed":1' + b"0" * 4_000 + b"}",
+    b'{"messages":[{"role":"user","content":"a"}],"stop":["\\ud800\\u0000"],"user":"\\udfff",'
+    b'"tools":[{"type":"function","function":{"name":"\\ud800\\u0000"}}],"top_p":1e999,"seed":NaN}',
+    b'{"messages":[{"role":"tool","tool_call_id":"\\ud800\\u0000","content":[{"text":"\\ud800"}],'
+    b'"name":"\\udfff"},{"role":"assistant","tool_calls":[{"id":"\\udfff","function":{"name":'
+    b'"\\ud800\\u0000","arguments":{"\\ud800":NaN,"\\u0000":1e999}}}]}],"\\ud800":"\\u0000"}',
     b'{"messages":' + b"[{}," * 10_000 + b"1" + b"]" * 10_000 + b"}",
 ]
 PATHS = ["search/find_product", "search/recommend_product", "inference/chat/completions"]
