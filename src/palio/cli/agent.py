@@ -104,6 +104,36 @@ def try_out(
     typer.echo(f"{spec.name}: {won} of {len(rows)} solved (profile oro)")
 
 
+@app.command("check")
+def check_file(
+    path: Path = typer.Argument(..., help="Agent file; nothing of it is run."),
+    against: list[Path] = typer.Option([], help="Files that it must not be a copy of."),
+    suite: list[Path] = typer.Option([], help="Public suites whose answers it must not hold."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Look for what an arena would refuse; exit code 1 if there is an error."""
+    from palio.arena.admission import AdmissionConfig, check, rejected
+    from palio.records import to_json
+    from palio.suites import read_suite
+
+    problems = [problem for file in suite for problem in read_suite(file).problems]
+    config = AdmissionConfig(
+        known_ids=frozenset(each.product_id for p in problems for each in p.rewards),
+        known_texts=frozenset(problem.query for problem in problems),
+    )
+    findings = check(path, config, others={str(file): file.read_bytes() for file in against})
+    if as_json:
+        typer.echo(to_json(findings).decode())
+    elif findings:
+        columns = ("line", "severity", "rule", "message")
+        rows = [{name: getattr(each, name) for name in columns} for each in findings]
+        _show(rows, columns, False)
+    else:
+        typer.echo(f"{path}: nothing to object to")
+    if rejected(findings):
+        raise typer.Exit(1)
+
+
 def _spec(agent: str, model: str, *, scripted: bool) -> AgentSpec:
     import msgspec
 
