@@ -9,18 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-
-import msgspec
 
 from palio.broker.server import BrokerServer
 from palio.broker.session import Session
-from palio.sandbox.child import Child, Launch, launch_failed
+from palio.sandbox.child import LAUNCH_S, Child, Launch, launch_failed
 from palio.sandbox.control import Control
 from palio.sandbox.ending import kill_namespace
 from palio.sandbox.guestfiles import (
@@ -43,10 +40,6 @@ from palio.sandbox.room import Room
 from palio.sandbox.seccomp import filter_bytes
 from palio.sandbox.spec import STRANGERS, Capabilities, SandboxLimits, SandboxOutcome, SandboxSpec
 from palio.sandbox.watchdog import children
-
-BACKSTOP = 4
-"""Times the agent's own limit of processes."""
-BWRAP_FILES = 1024
 
 
 class BwrapDriver(Room):
@@ -93,22 +86,21 @@ class BwrapDriver(Room):
                 )
                 seccomp = stack.enter_context(_memory("seccomp", filter_bytes()))
                 assert control.guest is not None
-                user = fresh_user()
                 launch = Launch(
                     argv=[
-                        *dropped(self._setpriv, user),
-                        *(_around(self._prlimit, spec.limits) if user is not None else ()),
+                        *dropped(self._setpriv, fresh_user()),
                         *(self._bwrap, "--args", str(options), "--seccomp", str(seccomp)),
                         *limited(self._prlimit, spec.limits),
                         *(self._python, *FLAGS, f"{HOME}/runner.py"),
                         *(str(control.guest.fileno()), "pass" if session else ""),
+                        str(spec.limits.seconds + 2 * LAUNCH_S),
                     ],
                     control=control,
                     task=task_bytes(spec),
                     admit=door.admit,
                     kill=kill_namespace,
                     fds=(*files.values(), options, seccomp, control.guest.fileno()),
-                    root=_init if user is not None else partial(_bounded_init, spec.limits),
+                    root=_init,
                     mounts=(TMP, SHM),
                 )
                 child = Child(launch, spec.limits, self.clock)
@@ -147,10 +139,14 @@ def limited(prlimit: str, limits: SandboxLimits) -> list[str]:
 
 
 def _options(limits: SandboxLimits, files: dict[str, int]) -> list[str]:
-    """What bwrap reads from a descriptor, so that nothing of it stands in a command line."""
+    """What bwrap reads from a descriptor, so that nothing of it stands in a command line.
+
+    Process 1 is the guest's own (`door.become_init`): bwrap's would be the agent's user with its
+    memory open to the agent, and without the agent's limits.
+    """
     options = [
         *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
-        *("--new-session", "--die-with-parent", "--hostname", HOSTNAME),
+        *("--new-session", "--die-with-parent", "--as-pid-1", "--hostname", HOSTNAME),
         *("--uid", str(USER), "--gid", str(USER)),
         *system_binds(),
         *("--proc", "/proc", "--dev", "/dev"),
@@ -190,49 +186,10 @@ def system_folders() -> tuple[str, ...]:
     return tuple(name for name in names if Path(name).is_dir())
 
 
-def _around(prlimit: str, limits: SandboxLimits) -> list[str]:
-    """Limits of bwrap itself, whose process 1 is in the sandbox and would have none.
-
-    The agent is the same user and may write to the memory of process 1, so what that can be made to
-    do has to be bounded too. Wider than the agent's own: bwrap needs descriptors, and if another
-    host's sandbox happens to have the same user, their processes are counted as one.
-    """
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    files = max(limits.open_files, BWRAP_FILES)
-    wider = msgspec.structs.replace(
-        limits,
-        pids=BACKSTOP * limits.pids,
-        open_files=files if most == resource.RLIM_INFINITY else min(files, most),
-    )
-    return limited(prlimit, wider)
-
-
 def _init(launcher: int) -> int:
     """The sandbox's own process 1, as the host numbers it; 0 while there is none."""
     found = children(launcher)
     return found[0] if found else 0
-
-
-def _bounded_init(limits: SandboxLimits, launcher: int) -> int:
-    """The same process, given the agent's limits from outside.
-
-    A user who shares his id with the sandbox may do that, and can have no limit of processes around
-    it, which would count all of his.
-
-    Raises:
-        OSError: it cannot be bounded.
-    """
-    init = _init(launcher)
-    for kind, most in (
-        (resource.RLIMIT_NPROC, limits.pids),
-        (resource.RLIMIT_NOFILE, limits.open_files),
-        (resource.RLIMIT_FSIZE, limits.file_bytes),
-        (resource.RLIMIT_CPU, int(limits.seconds) + 2),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        if init:
-            resource.prlimit(init, kind, (most, most))
-    return init
 
 
 def _joined(options: Sequence[str]) -> bytes:
