@@ -22,6 +22,7 @@ from palio.evaluate.rollouts import (
     read_rollouts,
     roll_out,
     sample_seed,
+    thread_hands,
 )
 from palio.records import (
     Ending,
@@ -62,11 +63,13 @@ def judge(problem: Problem, made: Trajectory, profile: Profile) -> OutcomeVerdic
     )
 
 
-def evaluate(folder: Path, runner=run_one, scorer=judge, **options: object) -> RolloutLog:
+def evaluate(
+    folder: Path, runner=run_one, scorer=judge, threads: int = 3, **options: object
+) -> RolloutLog:
     log = RolloutLog(folder, IDENTITY)
     jobs = open_jobs(PROBLEMS[:10], 2, 7, log.scores)
-    settings: dict[str, object] = {"profiles": ("oro", "strict"), "threads": 3, **options}
-    roll_out(jobs, runner, scorer, log, **settings)  # type: ignore[arg-type]
+    with thread_hands(runner, scorer, ("oro", "strict"), threads) as hands:
+        roll_out(jobs, hands, log, headline="oro", **options)  # type: ignore[arg-type]
     return log
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -16,13 +17,12 @@ from palio.cli.world import WORLD, warn_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from palio.broker.upstream import Upstream
     from palio.evaluate.comparison import Comparison
     from palio.evaluate.floors import FloorResult
     from palio.evaluate.policy import EvalSettings, Policy
     from palio.evaluate.report_data import StageResult
     from palio.evaluate.results import EvalResult
-    from palio.evaluate.rollouts import Progress
+    from palio.evaluate.rollouts import Hands, Progress
     from palio.judging.encoders import TitleEncoder
     from palio.records import Problem
     from palio.world.world import World
@@ -53,7 +53,11 @@ def run(
     k: int = typer.Option(0, "--k", min=0, help="Also draw k samples a problem for pass@k."),
     temperature: float = typer.Option(1.0, "--temperature", min=0.01, help="Of the k samples."),
     seed: int = typer.Option(0, "--seed", help="Seed of samples and intervals."),
-    threads: int = typer.Option(16, "--threads", min=1, help="Rollouts in flight."),
+    threads: int = typer.Option(16, "--threads", min=1, help="Rollouts in flight, a worker."),
+    executor: str = typer.Option("inline", "--executor", help="inline: in this process; or ray."),
+    workers: int = typer.Option(2, "--workers", min=1, help="Processes of ray."),
+    address: str = typer.Option("", "--address", help="Ray cluster; a local one is started else."),
+    gpus: float = typer.Option(0.0, "--gpus", min=0.0, help="GPUs of each ray worker."),
     world: str = WORLD,
     encoder: str = ENCODER,
     limit: int = LIMIT,
@@ -62,6 +66,7 @@ def run(
     as_json: bool = AS_JSON,
 ) -> None:
     """Greedy ASR by intent with intervals and floors; with --k also sampled pass@1 and pass@k."""
+    from palio.evaluate.cluster import PolicySource
     from palio.evaluate.floors import FLOORS, compare_with_floor, evaluate_floor
     from palio.evaluate.policy import EvalSettings
     from palio.evaluate.report_data import StageResult
@@ -72,8 +77,11 @@ def run(
     )
     clusters = leak_clusters(problems).cluster_of
     many = EvalSettings(samples=k or 1, temperature=temperature, seed=seed, threads=threads)
-    with _policy(model, base_url, api_key, checkpoint, name) as policy:
-        evaluated = _evaluator(policy, problems, worlds, titles, out, clusters)
+    source = PolicySource(model, base_url, api_key, checkpoint, name)
+    ray = _ray(executor, workers=workers, address=address, gpus=gpus)
+    with nullcontext(source.closed()) if ray else source.open() as policy:
+        hands = partial(ray, source, worlds, titles) if ray else None
+        evaluated = _evaluator(policy, problems, worlds, titles, out, clusters, hands)
         result = evaluated("greedy", EvalSettings(seed=seed, threads=threads))
         stage = StageResult(
             name=policy.name,
@@ -96,6 +104,7 @@ def _evaluator(
     titles: TitleEncoder,
     out: Path,
     clusters: dict[str, str],
+    hands: Callable[[EvalSettings], AbstractContextManager[Hands]] | None,
 ) -> Callable[[str, EvalSettings], EvalResult]:
     from palio.evaluate.policy import evaluate_policy
 
@@ -110,9 +119,24 @@ def _evaluator(
                 settings=settings,
                 clusters=clusters,
                 progress=show,
+                hands=hands(settings) if hands else None,
             )
 
     return evaluated
+
+
+def _ray(executor: str, **options: Any) -> Callable[..., AbstractContextManager[Hands]] | None:
+    """Makes the workers of an evaluation; None: threads of this process.
+
+    Raises:
+        ConfigError: there is no such executor.
+    """
+    from palio.evaluate.cluster import ray_hands
+    from palio.records import ConfigError
+
+    if executor not in ("inline", "ray"):
+        raise ConfigError(f"no executor {executor!r}", remedy="inline or ray")
+    return partial(ray_hands, **options) if executor == "ray" else None
 
 
 @app.command()
@@ -215,46 +239,7 @@ def _inputs(
     return problems, worlds, encoder_named(encoder)
 
 
-@contextlib.contextmanager
-def _policy(
-    model: str, base_url: str, api_key: str, checkpoint: Path | None, name: str
-) -> Iterator[Policy]:
-    """The policy that the options name; what serves it is closed at the end."""
-    from palio.agents.spec import policy_agent
-    from palio.evaluate.policy import Policy
-    from palio.records import ConfigError
-
-    scripted = model.startswith("scripted-")
-    if bool(base_url) + bool(checkpoint) + (scripted and not base_url) != 1:
-        raise ConfigError(
-            "name one policy",
-            remedy="--checkpoint DIR, or --base-url URL --model NAME, or --model scripted-careful",
-        )
-    called = name or model or (checkpoint.name if checkpoint else "model")
-    with _upstream(base_url, api_key, checkpoint) as upstream:
-        served = model or called
-        yield Policy(name=called, spec=policy_agent(called, served), upstream=upstream)
-
-
-@contextlib.contextmanager
-def _upstream(base_url: str, api_key: str, checkpoint: Path | None) -> Iterator[Upstream]:
-    if base_url:
-        from palio.broker.upstream import HttpUpstream
-
-        with HttpUpstream(base_url, api_key) as http:
-            yield http
-    elif checkpoint:
-        from palio.train.serving import open_checkpoint
-
-        with open_checkpoint(checkpoint) as engine:
-            yield engine
-    else:
-        from palio.agents.scripted import ScriptedUpstream
-
-        yield ScriptedUpstream()
-
-
-@contextlib.contextmanager
+@contextmanager
 def _progress(title: str, total: int) -> Iterator[Callable[[Progress], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from palio.broker.limits import Limits
 from palio.broker.upstream import Upstream
 from palio.evaluate.results import EvalResult, summarise
 from palio.evaluate.rollouts import (
+    Hands,
     Progress,
     RolloutLog,
     Runner,
@@ -22,6 +24,7 @@ from palio.evaluate.rollouts import (
     open_jobs,
     read_identity,
     roll_out,
+    thread_hands,
 )
 from palio.judging.encoders import TitleEncoder
 from palio.judging.outcome import OutcomeScorer
@@ -112,6 +115,7 @@ def evaluate_policy(
     clock: Callable[[], float] = time.monotonic,
     runner: Runner | None = None,
     scorer: Scorer | None = None,
+    hands: AbstractContextManager[Hands] | None = None,
 ) -> EvalResult:
     """Roll a policy out over problems and score it; resumes what `out` already holds.
 
@@ -127,26 +131,24 @@ def evaluate_policy(
         clock: seconds, for `EvalResult.seconds`.
         runner: replaces the broker's rollout, for tests.
         scorer: replaces the outcome scorer, for tests.
+        hands: who carries rollouts out, e.g. `palio.evaluate.cluster.ray_hands`, which open the
+            policy for themselves; by default `settings.threads` threads.
 
     Raises:
         InputError: a problem's catalogue has no world, or problem ids repeat.
         ResumeError: `out` belongs to another evaluation.
     """
     _check(problems, worlds)
-    runner = runner or policy_runner(policy, worlds, settings)
-    scorer = scorer or outcome_scorer(worlds, encoder)
+    if hands is None:
+        runner = runner or policy_runner(policy, worlds, settings)
+        scorer = scorer or outcome_scorer(worlds, encoder)
+        hands = thread_hands(runner, scorer, settings.profiles, settings.threads)
     log = RolloutLog(out, _identity(policy, problems, worlds, encoder, settings))
     started = clock()
     jobs = open_jobs(problems, settings.samples, settings.seed, log.scores)
-    roll_out(
-        jobs,
-        runner,
-        scorer,
-        log,
-        profiles=settings.profiles,
-        threads=settings.threads,
-        progress=progress,
-    )
+    if jobs:
+        with hands as held:
+            roll_out(jobs, held, log, headline=settings.profiles[0], progress=progress)
     return summarise(
         list(log.scores.values()),
         problems,

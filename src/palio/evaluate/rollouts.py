@@ -6,8 +6,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import msgspec
 
@@ -202,37 +203,68 @@ def open_jobs(
     return jobs
 
 
+class Hands(Protocol):
+    """Carries rollouts out: threads here, or workers elsewhere.
+
+    Attributes:
+        flight: jobs that it should hold at a time.
+    """
+
+    flight: int
+
+    def submit(self, job: Job) -> Future[RolloutRow]:
+        """Start a rollout."""
+
+
+class _Threads:
+    def __init__(
+        self, pool: ThreadPoolExecutor, threads: int, run: Callable[[Job], RolloutRow]
+    ) -> None:
+        self.flight = 2 * threads
+        self._pool, self._run = pool, run
+
+    def submit(self, job: Job) -> Future[RolloutRow]:
+        return self._pool.submit(self._run, job)
+
+
+@contextmanager
+def thread_hands(
+    runner: Runner, scorer: Scorer, profiles: tuple[Profile, ...], threads: int
+) -> Iterator[Hands]:
+    """Threads of this process."""
+    with ThreadPoolExecutor(threads, thread_name_prefix="evaluate") as pool:
+        yield _Threads(pool, threads, lambda job: carried_out(job, runner, scorer, profiles))
+
+
 def roll_out(
     jobs: Sequence[Job],
-    runner: Runner,
-    scorer: Scorer,
+    hands: Hands,
     log: RolloutLog,
     *,
-    profiles: tuple[Profile, ...],
-    threads: int,
+    headline: Profile,
     progress: Callable[[Progress], None] | None = None,
 ) -> None:
-    """Run and score jobs on a thread pool; each row is in the log before the next one counts.
+    """Have jobs carried out; each row is in the log before the next one counts.
 
-    An error of the runner or scorer stops the pool: no further job starts, running ones end and
-    are kept, then the error is raised.
+    An error of a rollout or of its scoring ends it: no further job starts, running ones end and are
+    kept, then the error is raised.
     """
     total = len(jobs)
     waiting = deque(jobs)
     running: set[Future[RolloutRow]] = set()
     done = scored = successes = 0
-    with log, ThreadPoolExecutor(threads, thread_name_prefix="evaluate") as pool:
+    with log:
         try:
             while waiting or running:
-                while waiting and len(running) < 2 * threads:
-                    running.add(pool.submit(_one, waiting.popleft(), runner, scorer, profiles))
+                while waiting and len(running) < hands.flight:
+                    running.add(hands.submit(waiting.popleft()))
                 ended, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in ended:
                     row = future.result()
                     log.append(row)
                     done += 1
                     scored += row.score.status == "scored"
-                    successes += row.score.success.get(profiles[0], False)
+                    successes += row.score.success.get(headline, False)
                     if progress:
                         progress(
                             Progress(done=done, total=total, scored=scored, successes=successes)
@@ -251,7 +283,10 @@ def _keep_the_rest(running: set[Future[RolloutRow]], log: RolloutLog) -> None:
             log.append(future.result())
 
 
-def _one(job: Job, runner: Runner, scorer: Scorer, profiles: tuple[Profile, ...]) -> RolloutRow:
+def carried_out(
+    job: Job, runner: Runner, scorer: Scorer, profiles: tuple[Profile, ...]
+) -> RolloutRow:
+    """One rollout with its verdicts."""
     trajectory = runner(job.problem, job.seed, job.attempt)
     verdicts = tuple(scorer(job.problem, trajectory, profile) for profile in profiles)
     return RolloutRow(

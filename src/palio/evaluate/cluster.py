@@ -1,0 +1,169 @@
+"""Evaluation on Ray workers: each opens the policy for itself and rolls out by the same code.
+
+A rollout and its score are the same wherever they are made: the seed is the job's own, the worlds
+are the same objects, and the scorer looks at nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from palio.agents.scripted import ScriptedUpstream
+from palio.agents.spec import policy_agent
+from palio.broker.upstream import HttpUpstream, Upstream, no_upstream
+from palio.evaluate.policy import EvalSettings, Policy, outcome_scorer, policy_runner
+from palio.evaluate.rollouts import Hands, Job, RolloutRow, carried_out
+from palio.judging.encoders import TitleEncoder
+from palio.records import ConfigError
+from palio.rollout.cluster import connected
+from palio.world.world import World
+
+
+@dataclass(frozen=True)
+class PolicySource:
+    """How to open one policy, in this process or in a worker: exactly one of three kinds.
+
+    Attributes:
+        model: name of the model; "scripted-..." without a `base_url` is a program of palio.
+        base_url: OpenAI-compatible endpoint, with /v1.
+        api_key: its bearer token.
+        checkpoint: a checkpoint, a stage's or a run's folder; loaded wherever it is opened.
+        name: in tables; by default the model's.
+
+    Raises:
+        ConfigError: none or more than one is named.
+    """
+
+    model: str = ""
+    base_url: str = ""
+    api_key: str = ""
+    checkpoint: Path | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        scripted = self.model.startswith("scripted-") and not self.base_url
+        if bool(self.base_url) + bool(self.checkpoint) + scripted != 1:
+            raise ConfigError(
+                "name one policy",
+                remedy="--checkpoint DIR, or --base-url URL --model NAME, "
+                "or --model scripted-careful",
+            )
+
+    @property
+    def called(self) -> str:
+        """What tables call it."""
+        return self.name or self.model or (self.checkpoint.name if self.checkpoint else "model")
+
+    def closed(self) -> Policy:
+        """The policy with nobody behind it, where others roll it out."""
+        return self._behind(no_upstream)
+
+    @contextmanager
+    def open(self) -> Iterator[Policy]:
+        """The policy; what serves it is closed at the end.
+
+        Raises:
+            InputError: no readable checkpoint.
+        """
+        if self.base_url:
+            with HttpUpstream(self.base_url, self.api_key) as http:
+                yield self._behind(http)
+        elif self.checkpoint:
+            from palio.train.serving import open_checkpoint
+
+            with open_checkpoint(self.checkpoint) as engine:
+                yield self._behind(engine)
+        else:
+            yield self._behind(ScriptedUpstream())
+
+    def _behind(self, upstream: Upstream) -> Policy:
+        called = self.called
+        return Policy(
+            name=called, spec=policy_agent(called, self.model or called), upstream=upstream
+        )
+
+
+@contextmanager
+def ray_hands(
+    source: PolicySource,
+    worlds: Mapping[str, World],
+    encoder: TitleEncoder,
+    settings: EvalSettings,
+    *,
+    workers: int = 2,
+    address: str = "",
+    gpus: float = 0.0,
+) -> Iterator[Hands]:
+    """Workers of a Ray cluster, for `evaluate_policy`.
+
+    Args:
+        source: opened once in each worker.
+        worlds: catalogue id -> world, as for the evaluation.
+        encoder: title similarity of the scorer.
+        settings: of the evaluation; each worker has `threads` rollouts in flight.
+        workers: processes.
+        address: of a running cluster, "" to start a local one.
+        gpus: of each worker, for checkpoints.
+
+    Raises:
+        MissingDependencyError: ray is not installed.
+        IntegrityError: a worker died; rollouts that ended are in the log.
+    """
+    with connected(workers, address) as ray:
+        kind = ray.remote(_Seat).options(max_concurrency=settings.threads, num_gpus=gpus)
+        shared = ray.put(dict(worlds))
+        seats = [kind.remote(source, shared, encoder, settings) for _ in range(workers)]
+        try:
+            yield _RayHands(seats, 2 * settings.threads * workers)
+            ray.get([seat.close.remote() for seat in seats])
+        finally:
+            for seat in seats:
+                ray.kill(seat)
+
+
+class _RayHands:
+    """Gives each job to the worker that has the fewest."""
+
+    def __init__(self, seats: list[Any], flight: int) -> None:
+        self.flight = flight
+        self._seats = seats
+        self._held: list[set[Future[RolloutRow]]] = [set() for _ in seats]
+
+    def submit(self, job: Job) -> Future[RolloutRow]:
+        """Start a rollout; from one thread only."""
+        for held in self._held:
+            held -= {future for future in held if future.done()}
+        least = min(range(len(self._seats)), key=lambda place: len(self._held[place]))
+        future: Future[RolloutRow] = self._seats[least].run.remote(job).future()
+        self._held[least].add(future)
+        return future
+
+
+class _Seat:
+    """In a worker: the policy, opened once; its methods are called from many threads."""
+
+    def __init__(
+        self,
+        source: PolicySource,
+        worlds: Mapping[str, World],
+        encoder: TitleEncoder,
+        settings: EvalSettings,
+    ) -> None:
+        self._open = ExitStack()
+        policy = self._open.enter_context(source.open())
+        self._runner = policy_runner(policy, worlds, settings)
+        self._scorer = outcome_scorer(worlds, encoder)
+        self._profiles = settings.profiles
+
+    def run(self, job: Job) -> RolloutRow:
+        """One rollout with its verdicts."""
+        return carried_out(job, self._runner, self._scorer, self._profiles)
+
+    def close(self) -> None:
+        """Close what serves the policy."""
+        self._open.close()
