@@ -89,6 +89,19 @@ def test_the_judge_is_set_beside_the_flips(found: Counterfactual) -> None:
     assert spearman.clusters == 9
 
 
+def test_runs_that_cite_nothing_are_left_out_of_what_is_said_of_cited_data(
+    found: Counterfactual,
+) -> None:
+    (check,) = found.judges
+    citing = [
+        run
+        for name in AGENTS
+        for run in forked(name)
+        if any(fork.cited for fork in run.forks if fork.arm == "treatment")
+    ]
+    assert 0 < check.cited.spearman.n == len(citing) < check.gross.spearman.n
+
+
 def test_unforked_runs_are_counted_and_in_no_rate() -> None:
     run = ForkedRun(trajectory_id="t", problem_id="p", agent="a", unforkable="why")
     found = measure([run, run])

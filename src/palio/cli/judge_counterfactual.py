@@ -259,6 +259,7 @@ def _show_judges(console: Console, found: Counterfactual) -> None:
             ("Spearman within agents", check.gross.within),
             ("Spearman, flips that the model asked for", check.emitted.spearman),
             ("Kendall tau-b, flips that the model asked for", check.emitted.kendall),
+            ("Spearman, cited data alone", check.cited.spearman),
             ("Spearman, treatment less placebo", check.net.spearman),
         ):
             console.print(f"  {name}: {_mean(estimate)}, n = {estimate.n}", highlight=False)

@@ -54,6 +54,8 @@ class JudgeCheck(Record, frozen=True, omit_defaults=False):
         own: the same, counting only flips that the model asked for.
         gross: its values against runs' treatment rates.
         emitted: its values against the rates of flips that the model asked for.
+        cited: its values against the rates of cited data alone. Runs that cite nothing are asked
+            about other kinds of data; this leaves them out.
         net: its values against treatment less placebo, on runs with both.
     """
 
@@ -63,6 +65,7 @@ class JudgeCheck(Record, frozen=True, omit_defaults=False):
     own: dict[str, Proportion]
     gross: RankCorrelation
     emitted: RankCorrelation
+    cited: RankCorrelation
     net: RankCorrelation
 
 
@@ -190,8 +193,18 @@ def _check(
             [(run, given, run.rate("treatment", emitted=True) or 0.0) for run, given, _ in judged],
             seed,
         ),
+        cited=_correlated(
+            [(run, given, rate) for run, given, _ in judged if (rate := _cited(run)) is not None],
+            seed,
+        ),
         net=_correlated(both, seed),
     )
+
+
+def _cited(run: ForkedRun) -> float | None:
+    """Share of a run's changes of cited data that flipped; None when it has none."""
+    flips = [fork.flipped for fork in run.forks if fork.arm == "treatment" and fork.cited]
+    return sum(flips) / len(flips) if flips else None
 
 
 def _paired(run: ForkedRun) -> bool:
