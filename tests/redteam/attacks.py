@@ -187,9 +187,9 @@ def _record() -> tuple[Attack, ...]:
         Attack("table of answers", "answers keyed by problem hash", "answer_table",
                o.table_pays_little, model=(show,), unsafe="held"),
         Attack("slow loris", "slow-loris", "slow_loris", o.stopped,
-               {"seconds": 2.0, "open_files": 256}, beside=True),
+               {"seconds": 1.5, "open_files": 256}, beside=True),
         Attack("10,000 calls at once", "10k parallel calls at the broker", "parallel_calls",
-               o.calls_capped, {"seconds": 4.0, "open_files": 256, "pids": 64}, beside=True),
+               o.calls_capped, {"seconds": 2.5, "open_files": 256, "pids": 64}, beside=True),
     )  # fmt: skip
 
 

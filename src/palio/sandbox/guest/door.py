@@ -34,10 +34,11 @@ def become_init(seconds: float) -> None:
     if not child:
         _close_memory(False)
         return
-    import signal
+    # The signal module imports enum: 5 ms of a core that the agent could use.
+    import _signal  # type: ignore[import-not-found]
 
-    signal.signal(signal.SIGALRM, lambda *_: os._exit(124))
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    _signal.signal(_signal.SIGALRM, lambda *_: os._exit(124))
+    _signal.setitimer(_signal.ITIMER_REAL, seconds)
     while True:
         pid, status = os.wait()
         if pid == child:
@@ -50,7 +51,8 @@ def _close_memory(closed: bool) -> None:
     try:
         import _ctypes  # the ctypes package costs 10 ms of every start
 
-        prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+        itself: Any = None
+        prctl = _ctypes.dlsym(_ctypes.dlopen(itself, 0), "prctl")
         _ctypes.call_function(prctl, (4, 0 if closed else 1, 0, 0, 0))
     except (ImportError, OSError, AttributeError):
         pass  # a Python without it: process 1 still has no right and no limit that agents have not
