@@ -113,11 +113,13 @@ def report(
     from palio.evaluate.experiment.config import read_lab
     from palio.evaluate.experiment.evidence import PAGE, write_evidence
     from palio.evaluate.experiment.runs import read_runs
+    from palio.evaluate.experiment.sealed import read_log
     from palio.records import to_json
 
     text = intro.read_text("utf-8") if intro else ""
     config = read_lab(lab, suite_seed)
-    results = write_evidence(_plans(plan), read_runs(runs), config, out, text)
+    log = read_log(runs if runs.is_dir() else runs.parent)
+    results = write_evidence(_plans(plan), read_runs(runs), config, out, text, log)
     if as_json:
         typer.echo(to_json(results).decode())
         return
@@ -125,3 +127,35 @@ def report(
         state = "complete" if result.complete else f"{result.seeds} seeds so far"
         typer.echo(f"{result.plan:12} {state}")
     typer.echo(f"page {out / PAGE}")
+
+
+@app.command()
+def sealed(
+    out: Path = OUT,
+    checkpoint: Path | None = typer.Option(None, help="What is examined; without: show the log."),
+    reason: str = typer.Option("", help="The final claim that this opening is for."),
+    who: str = typer.Option("", envvar="USER", help="Who opens it."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Examine a checkpoint on the sealed pool; every opening is logged, with its reason."""
+    from palio.evaluate.experiment.sealed import open_sealed, openings, read_log
+    from palio.records import to_json
+
+    if checkpoint is not None:
+        before = len(openings(read_log(out)))
+        typer.echo(f"the sealed pool was opened {before} times before", err=True)
+        with Screen() as screen:
+            open_sealed(out, checkpoint, reason, screen, who=who)
+    entries = read_log(out)
+    if as_json:
+        typer.echo(to_json(openings(entries)).decode())
+        return
+    if not entries:
+        typer.echo("never opened")
+        return
+    for one in openings(entries):
+        rate = one.result.rates.get("overall") if one.result else None
+        found = f"{rate.successes} of {rate.n}" if rate else "broken off"
+        name = one.began.run or one.began.checkpoint[7:19]
+        typer.echo(f"{one.began.opening:3} {one.began.at} {name}: {found}; {one.began.why}")
+    typer.echo(f"head {entries[-1].own}")

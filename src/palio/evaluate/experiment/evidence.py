@@ -15,6 +15,7 @@ from palio.evaluate.experiment.config import LabConfig
 from palio.evaluate.experiment.pictures import effects_chart
 from palio.evaluate.experiment.plan import Plan
 from palio.evaluate.experiment.runs import ArmRun, of_plan
+from palio.evaluate.experiment.sealed import Entry, Opening, openings
 from palio.evaluate.figure import p_value
 from palio.records import to_json
 from palio.world.artefacts import write_lines
@@ -24,7 +25,12 @@ _MINUS = "\N{MINUS SIGN}"
 
 
 def write_evidence(
-    plans: Sequence[Plan], runs: Sequence[ArmRun], lab: LabConfig, out: Path, intro: str
+    plans: Sequence[Plan],
+    runs: Sequence[ArmRun],
+    lab: LabConfig,
+    out: Path,
+    intro: str,
+    log: Sequence[Entry] = (),
 ) -> list[PlanResult]:
     """Analyse, and write `evidence.md`, one picture a plan and `results.json`.
 
@@ -34,6 +40,7 @@ def write_evidence(
         lab: the lab's configuration.
         out: folder to write.
         intro: what stands before everything else.
+        log: of the sealed pool's openings.
     """
     out.mkdir(parents=True, exist_ok=True)
     told, results = [], []
@@ -45,10 +52,34 @@ def write_evidence(
         if result.n:
             picture = effects_chart(plan, result)
             write_lines(out / f"{plan.name}.svg", [picture.encode(), b"\n"])
-    page = _template().render(plans=told, lab=lab, digest=lab.digest(), intro=intro.strip())
+    page = _template().render(
+        plans=told,
+        lab=lab,
+        digest=lab.digest(),
+        intro=intro.strip(),
+        openings=[_opening(each) for each in openings(log)],
+        head=log[-1].own if log else "",
+    )
     write_lines(out / PAGE, [page.strip().encode(), b"\n"])
     write_lines(out / RESULTS, [to_json(results), b"\n"])
     return results
+
+
+def _opening(opening: Opening) -> dict[str, str]:
+    began, ended = opening.began, opening.result
+    rate = ended.rates.get("overall") if ended else None
+    found = "broken off, no result"
+    if rate:
+        share, low, high = (100 * each for each in (rate.successes / rate.n, rate.low, rate.high))
+        found = f"{share:.1f} ({low:.1f} to {high:.1f}), n = {rate.n:,}"
+    return {
+        "number": str(began.opening),
+        "at": began.at,
+        "who": began.who,
+        "why": " ".join(began.why.split()).replace("|", "/"),
+        "checkpoint": began.run or began.checkpoint[7:19],
+        "found": found,
+    }
 
 
 def _template() -> jinja2.Template:

@@ -1,0 +1,167 @@
+"""Every opening of the sealed pool is in a log that cannot be changed without being seen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from palio.agents.registry import find_agent
+from palio.agents.scripted import ScriptedUpstream
+from palio.cli.experiment import app
+from palio.evaluate.experiment.config import LabConfig
+from palio.evaluate.experiment.evidence import write_evidence
+from palio.evaluate.experiment.sealed import LOG, Entry, open_sealed, openings, read_log
+from palio.evaluate.mainjob.stages import SilentReporter, Stages
+from palio.evaluate.mainjob.worlds import make_worlds, open_ground
+from palio.evaluate.rollouts import read_rollouts
+from palio.records import ConfigError, InputError, IntegrityError
+from palio.rollout import run_problem
+from palio.sandbox.inline import InlineDriver
+from palio.train.checkpoint import save_checkpoint
+from palio.train.model import ModelConfig, Qwen3
+from palio.train.tokenizer import train_tokenizer
+
+CONFIG = LabConfig(suite_seed=5, catalogues=2, products=300, problems=60, evaluated=9)
+REASON = "the claim of the first release"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lab's worlds and two untrained checkpoints."""
+    out = tmp_path_factory.mktemp("lab")
+    Stages(out, CONFIG, SilentReporter())
+    make_worlds(CONFIG, out / "world", lambda _: None)
+    ground = open_ground(out / "world")
+    agent, driver, upstream = find_agent("careful"), InlineDriver(), ScriptedUpstream()
+    talks = [
+        run_problem(
+            agent, problem, ground.world(problem.catalogue), driver=driver, upstream=upstream
+        ).messages
+        for problem in ground.pool("train")[:5]
+    ]
+    tokenizer = train_tokenizer(talks, size=500)
+    shape = ModelConfig(
+        vocab_size=tokenizer.size, hidden_size=32, intermediate_size=48, layers=1, head_dim=16
+    )
+    for seed in (1, 2):
+        model = Qwen3(shape)
+        model.initialise(seed)
+        folder = out / f"model-{seed}"
+        save_checkpoint(folder, model, tokenizer, config={}, inputs={}, counts={}, seed=0)
+    return out
+
+
+@pytest.fixture
+def lab(made: Path) -> Path:
+    """The lab, its sealed pool never opened."""
+    import shutil
+
+    (made / LOG).unlink(missing_ok=True)
+    shutil.rmtree(made / "sealed", ignore_errors=True)
+    return made
+
+
+def opened(lab: Path, model: int = 1, why: str = REASON, at: float = 1e9) -> None:
+    open_sealed(lab, lab / f"model-{model}", why, SilentReporter(), who="me", now=lambda: at)
+
+
+def test_each_opening_is_logged_before_it_begins_and_when_it_ends(lab: Path) -> None:
+    opened(lab)
+    opened(lab, 2, at=1.1e9)
+    found = openings(read_log(lab))
+    assert [one.began.opening for one in found] == [1, 2]
+    assert found[0].began.at == "2001-09-09T01:46:40+00:00"
+    assert (found[0].began.who, found[0].began.why) == ("me", REASON)
+    assert len({one.began.checkpoint for one in found}) == 2
+    for number, one in enumerate(found, start=1):
+        assert one.result is not None
+        overall = one.result.rates["overall"]
+        assert overall.n + one.result.unscored == 9
+        assert overall.low <= overall.successes / overall.n <= overall.high
+        held = {row.trajectory.problem_id for row in read_rollouts(lab / "sealed" / str(number))}
+        pools = open_ground(lab / "world").pools
+        assert {pools[problem] for problem in held} == {"sealed"}
+
+
+def test_no_reason_no_opening(lab: Path) -> None:
+    for reason in ("", "   "):
+        with pytest.raises(ConfigError, match="with a reason"):
+            opened(lab, why=reason)
+    assert not (lab / LOG).exists()
+    assert not (lab / "sealed").exists()
+
+
+def test_one_that_was_broken_off_counts_and_goes_on(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from palio.evaluate.experiment import sealed
+
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sealed, "evaluate_policy", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            opened(lab)
+    assert [one.result for one in openings(read_log(lab))] == [None]
+    with (lab / LOG).open("ab") as file:
+        file.write(b'{"event":"opened","ope')  # a line torn by a kill
+    opened(lab, 2)
+    opened(lab, 1)
+    entries = read_log(lab)
+    told = [(entry.event, entry.opening) for entry in entries]
+    assert told == [("opened", 1), ("opened", 2), ("result", 2), ("resumed", 1), ("result", 1)]
+    opened(lab, 1)
+    assert len(openings(read_log(lab))) == 3
+
+
+@pytest.mark.parametrize("change", ["edit", "remove", "swap", "forge"])
+def test_a_changed_log_is_refused(lab: Path, change: str) -> None:
+    opened(lab)
+    lines = (lab / LOG).read_bytes().splitlines(keepends=True)
+    if change == "edit":
+        lines[0] = lines[0].replace(b"first release", b"other release")
+    elif change == "remove":
+        del lines[0]
+    elif change == "swap":
+        lines.reverse()
+    else:
+        entry = msgspec.json.decode(lines[1], type=Entry)
+        lines[1] = msgspec.json.encode(msgspec.structs.replace(entry, unscored=5)) + b"\n"
+    (lab / LOG).write_bytes(b"".join(lines))
+    with pytest.raises(IntegrityError, match="was changed"):
+        read_log(lab)
+    with pytest.raises(IntegrityError, match="was changed"):
+        opened(lab)
+
+
+def test_the_page_of_evidence_lists_the_openings(lab: Path, tmp_path: Path) -> None:
+    write_evidence([], [], CONFIG, tmp_path, "")
+    assert "Never opened." in (tmp_path / "evidence.md").read_text()
+    opened(lab)
+    entries = read_log(lab)
+    write_evidence([], [], CONFIG, tmp_path, "", entries)
+    page = (tmp_path / "evidence.md").read_text()
+    assert f"| 1 | 2001-09-09T01:46:40+00:00 | me | {REASON} |" in page
+    assert "n = 9 |" in page
+    assert entries[-1].own in page
+
+
+def test_on_the_command_line(lab: Path, tmp_path: Path) -> None:
+    def run(*words: object) -> str:
+        return CliRunner().invoke(app, ["sealed", *map(str, words)], catch_exceptions=False).output
+
+    assert "never opened" in run("--out", lab)
+    with pytest.raises(ConfigError, match="with a reason"):
+        run("--out", lab, "--checkpoint", lab / "model-1")
+    text = run("--out", lab, "--checkpoint", lab / "model-1", "--reason", REASON)
+    assert "opened 0 times before" in text
+    assert "of 9; " + REASON in text
+    found = json.loads(run("--out", lab, "--json"))
+    assert found[0]["result"]["event"] == "result"
+    with pytest.raises(InputError, match="no lab"):
+        run("--out", tmp_path, "--checkpoint", lab / "model-1", "--reason", REASON)
