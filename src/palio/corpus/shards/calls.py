@@ -5,6 +5,7 @@ Equal by test to `palio.corpus.conversation` and `palio.corpus.ranking`, which p
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,26 @@ from palio.judging.answers import product_ids
 from palio.records import ToolCall
 
 _sorted = msgspec.json.Encoder(order="sorted").encode
+_many = msgspec.json.Decoder(list[Any]).decode
+_BREAK = os.urandom(16).hex()
+_BETWEEN = f',"{_BREAK}",'
+
+
+def parsed_of(calls: Sequence[ToolCall]) -> list[dict[str, Any]] | None:
+    """The arguments of one or more calls; None when those of any are no JSON object.
+
+    They are decoded together, a word between them that nobody can guess: where every second value
+    is that word, no text began or ended in another one's place.
+    """
+    texts = _BETWEEN.join([call.function.arguments for call in calls])
+    try:
+        held = _many(f"[{texts}]")
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    parsed, breaks = held[::2], held[1::2]
+    if len(parsed) != len(calls) or breaks.count(_BREAK) != len(calls) - 1:
+        return None
+    return parsed if all(type(said) is dict for said in parsed) else None
 
 
 def ids_of(arguments: dict[str, Any]) -> tuple[str, ...]:
@@ -40,10 +61,11 @@ def are_grounded(wanted: Sequence[str], calls: Sequence[ToolCall], results: Sequ
 def _is_told(name: str, calls: Sequence[ToolCall], results: Sequence[str]) -> bool:
     key = f'"product_id":"{name}"'  # as palio's own tools write it: no need to look closer
     for call, result in zip(calls, results, strict=False):
+        arguments = call.function.arguments
+        if name in arguments and mentions(arguments, name):
+            continue
         if key in result or (name in result and tells(result, name)):
-            arguments = call.function.arguments
-            if name not in arguments or not mentions(arguments, name):
-                return True
+            return True
     return False
 
 
@@ -51,7 +73,14 @@ def signals_of(
     told: Told, names: Sequence[str], parsed: Sequence[dict[str, Any]], wanted: Sequence[str]
 ) -> tuple[float, float, float, float]:
     """`palio.corpus.ranking.signals`, for calls that are already parsed."""
-    asked = {_identity(name, said) for name, said in zip(names, parsed, strict=True)}
+    asked: set[tuple[str, Any]] = set()
+    for name, said in zip(names, parsed, strict=True):
+        if len(said) == 1:  # one text, which most calls are, needs no encoding
+            (only,) = said.items()
+            if type(only[1]) is str:
+                asked.add((name, only))
+                continue
+        asked.add((name, _sorted(said)))
     searches = sum([one[0] in SEARCHES for one in asked])
     checked: set[str] = set()
     for name, arguments in zip(names[: names.index(RECOMMEND)], parsed, strict=False):
@@ -63,12 +92,3 @@ def signals_of(
         sum(1 for one in wanted if one in checked) / len(wanted),
         (told.acting / told.turns) * (len(asked) / len(names)),
     )
-
-
-def _identity(name: str, arguments: dict[str, Any]) -> tuple[str, Any]:
-    """Equal for calls that ask for the same; one text, which most calls are, needs no encoding."""
-    if len(arguments) == 1:
-        (only,) = arguments.items()
-        if type(only[1]) is str:
-            return name, only
-    return name, _sorted(arguments)

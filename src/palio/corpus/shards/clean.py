@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -35,10 +35,15 @@ class CleanMessage(Message, frozen=True, forbid_unknown_fields=True, gc=False):
     tool_calls: tuple[CleanCall, ...] = ()
 
 
-class CleanRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+MessageT = TypeVar("MessageT")
+
+
+class CleanRow(
+    msgspec.Struct, Generic[MessageT], frozen=True, forbid_unknown_fields=True, gc=False
+):
     """A chat row with known keys and plain types only."""
 
-    messages: list[CleanMessage]
+    messages: list[MessageT]
     tools: msgspec.Raw = msgspec.Raw(b"")
     id: str = ""
     trajectory_id: str = ""
@@ -170,7 +175,7 @@ def are_plain(names: Sequence[str], calls: Sequence[ToolCall]) -> bool:
     return "\0" not in "".join(texts) and "\0" not in "".join(names)
 
 
-def is_plain(row: CleanRow) -> bool:
+def is_plain(row: CleanRow[Any]) -> bool:
     """Whether the members of a row beside its messages hold no NUL."""
     texts = (row.id, row.trajectory_id, row.problem_id, row.query, row.kind, row.agent, row.model)
     return "\0" not in "".join(texts) and "\0" not in row.cluster_id

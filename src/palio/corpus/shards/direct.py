@@ -16,23 +16,22 @@ import msgspec
 
 from palio.corpus.config import CorpusConfig
 from palio.corpus.conversation import RECOMMEND, ids_in
-from palio.corpus.gates import Gate
+from palio.corpus.gates import Drop, Gate, one_recommendation
 from palio.corpus.readers.assembly import external_agent
-from palio.corpus.readers.calls import read_tools
-from palio.corpus.readers.losses import LossList
 from palio.corpus.readers.reading import short_name
 from palio.corpus.readers.record import events_of
 from palio.corpus.readers.sources import RawRecord
-from palio.corpus.shards.calls import are_grounded, ids_of, names_them, signals_of
+from palio.corpus.shards.calls import are_grounded, ids_of, names_them, parsed_of, signals_of
 from palio.corpus.shards.clean import CleanMessage, CleanRow, Told, is_plain, told_of
-from palio.corpus.shards.columns import Kept, Run, conversation_key
+from palio.corpus.shards.columns import Kept, Run, key_of
+from palio.corpus.shards.offers import MARK, Offer, Offers
+from palio.corpus.shards.usual import UsualRow, told_of_usual
 from palio.judging.richness import RICHNESS, RICHNESS_VERSION, axis_of
 from palio.records import (
     AgentRef,
     Ending,
     JudgeId,
     RichnessVerdict,
-    Tool,
     ToolCall,
     Trajectory,
     bytes_digest,
@@ -54,20 +53,14 @@ GATES = frozenset(
 `true_to_record` keep every clean chat row.
 """
 
-_MARK = b"-%d.5e7" % int.from_bytes(os.urandom(16), "big")
-_TAIL = 1024
-"""Bytes after the tools of a row in which its ids stand."""
+_BEFORE = frozenset(("scored", "paired_calls"))
+"""Gates before `one_recommendation`, which a clean row with all calls answered in order passes."""
+_PATIENCE = 16
+"""Rows in a row that are clean and of no usual shape, after which that is no longer hoped for."""
+_FAULTS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_ANSWER = os.urandom(16).hex()
 _sorted = msgspec.json.Encoder(order="sorted").encode
 _arguments = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-class _Offer(NamedTuple):
-    """The tools of a row, read once for all rows that offer the same."""
-
-    tools: tuple[Tool, ...]
-    text: str
-    names: frozenset[Any]
-    size: int
 
 
 class _Passed(NamedTuple):
@@ -90,6 +83,16 @@ class Doubtful(NamedTuple):
     whole: Callable[[], Trajectory]
 
 
+class Dropped(NamedTuple):
+    """A row that a gate drops, and what a reject says of it."""
+
+    step: str
+    drop: Drop
+    trajectory_id: str
+    problem_id: str
+    agent: str
+
+
 class DirectReader:
     """Reads clean chat rows of one file.
 
@@ -105,78 +108,79 @@ class DirectReader:
         self._source = f"chat:{short_name(file)}"
         self._config = config
         self._covered = {gate.__name__ for _, gates in steps for gate in gates} <= GATES
-        self._decode = msgspec.json.Decoder(CleanRow).decode
-        self._last = b""
-        self._tail = 0
-        self._offer: _Offer | None = None
-        self._offers: dict[bytes, _Offer | None] = {}
+        self._recommending = _step_of_recommendation(steps) if self._covered else None
+        self._usual = msgspec.json.Decoder(UsualRow).decode
+        self._clean = msgspec.json.Decoder(CleanRow[CleanMessage]).decode
+        self._unusual = 0
+        self._offers = Offers()
         self._agents: dict[tuple[str, str], AgentRef] = {}
+        self._runs: dict[tuple[str, str, Ending], tuple[str, str]] = {}
         axes = [
             config.axis_of(rich if level in config.evidence else None) in config.axes
             for rich, level in ((1.0, "heuristic"), (None, "unknown"))
         ]
         self._on_axis, self._off_axis = axes
 
-    def read(self, raw: RawRecord) -> Kept | Doubtful | None:
-        """A row that passes every gate, one that the gates must see, or None: not clean."""
-        data = raw.data
-        try:
-            row = self._decode(self._spliced(data))
-            if bytes(row.tools) != _MARK:
-                row = self._decode(data)
-                self._offer_of(row.tools)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return None
-        offer = self._offer
-        told = told_of(row.messages) if offer is not None and is_plain(row) else None
-        if told is None or offer is None:
+    def read(self, raw: RawRecord) -> Kept | Dropped | Doubtful | None:
+        """A row that passes every gate, one that must go or be seen by gates; None: not clean."""
+        data, offers = raw.data, self._offers
+        row, told = self._told(data)
+        offer = offers.offer
+        if row is None or told is None or offer is None or not is_plain(row):
             return None
         name = row.trajectory_id or row.id or bytes_digest(_sorted(msgspec.json.decode(data)))[7:39]
         agent = self._agents.get((row.agent, row.model))
         if agent is None:
             agent = external_agent(row.agent, row.model)
             self._agents[row.agent, row.model] = agent
-        heads = (name, row.problem_id, row.query or _request(row.messages), row.kind)
-        size = len(data) - len(self._last) + 20 * len(told.calls)
-        passed = self._passes(row.messages, told, offer, size) if self._covered else None
-        if passed is None:
-            return self._doubtful(heads, agent, row, offer, told)
-        return self._kept(heads, agent, row, offer, told, passed, raw.line)
+        if self._covered:
+            names = [call.function.name for call in told.calls]
+            size = len(data) - len(offers.last) + 20 * len(names)
+            passed = self._passes(row.messages, told, names, offer, size)
+            if passed is not None:
+                return self._kept(name, agent, row, offer, told, passed, raw.line)
+            if self._recommending and told.tidy and len(told.results) == len(names):
+                count = names.count(RECOMMEND)
+                if count != 1:
+                    reason = "recommend_repeated" if count else "recommend_missing"
+                    drop = Drop(reason=reason, detail=f"{count} calls")
+                    return Dropped(self._recommending, drop, name, row.problem_id, agent.name)
+        return self._doubtful(_heads(name, row), agent, row, offer, told)
 
-    def _spliced(self, data: bytes) -> bytes:
-        """The row with `_MARK` for its tools, if they stand near its end and are the last row's.
+    def _told(self, data: bytes) -> tuple[CleanRow[Any] | None, Told | None]:
+        """A row and what it says, by whichever decoder takes it."""
+        spliced = self._offers.spliced(data)
+        if self._unusual < _PATIENCE:
+            try:
+                usual = self._decoded(self._usual, data, spliced)
+            except _FAULTS:
+                pass
+            else:
+                self._unusual = 0
+                return usual, told_of_usual(usual.messages)
+        try:
+            clean = self._decoded(self._clean, data, spliced)
+        except _FAULTS:
+            return None, None
+        self._unusual += 1
+        return clean, told_of(clean.messages)
 
-        Tools are a third of a row and nearly always the same: comparing costs 1 us, parsing 5 us.
-        Nobody can guess the mark, so a row whose tools it is had those tools at that very place.
-        """
-        last = self._last
-        if not last:
-            return data
-        at = len(data) - self._tail
-        if at < 0 or not data.startswith(last, at):
-            at = data.find(last[:64], max(0, len(data) - len(last) - _TAIL))
-            if at < 0 or not data.startswith(last, at):
-                return data
-            self._tail = len(data) - at
-        view = memoryview(data)
-        return b"".join((view[:at], _MARK, view[at + len(last) :]))
-
-    def _offer_of(self, raw: msgspec.Raw) -> None:
-        """Take the tools; None when reading them changes anything."""
-        data = bytes(raw)
-        if data != self._last or not data:
-            if data not in self._offers:
-                if len(self._offers) >= _OFFERS:
-                    self._offers.clear()
-                self._offers[data] = _read_offer(data) if data else _Offer((), "[]", frozenset(), 2)
-            self._last, self._offer = data, self._offers[data]
+    def _decoded(
+        self, decode: Callable[[bytes], CleanRow[Any]], data: bytes, spliced: bytes
+    ) -> CleanRow[Any]:
+        row = decode(spliced)
+        if bytes(row.tools) != MARK:
+            if spliced is not data:
+                row = decode(data)
+            self._offers.take(row.tools)
+        return row
 
     def _doubtful(
         self,
         heads: tuple[str, str, str, str],
         agent: AgentRef,
-        row: CleanRow,
-        offer: _Offer,
+        row: CleanRow[Any],
+        offer: Offer,
         told: Told,
     ) -> Doubtful:
         """A row for the gates; without events where they tell nothing that the messages do not.
@@ -192,7 +196,7 @@ class DirectReader:
         return Doubtful(Judged(trajectory=trajectory, verdicts=verdicts), whole)
 
     def _trajectory(
-        self, heads: tuple[str, str, str, str], agent: AgentRef, row: CleanRow, offer: _Offer
+        self, heads: tuple[str, str, str, str], agent: AgentRef, row: CleanRow[Any], offer: Offer
     ) -> Trajectory:
         """What the general reader makes of a clean row, but for its events."""
         messages = tuple(row.messages)
@@ -219,7 +223,7 @@ class DirectReader:
         )
 
     def _passes(
-        self, messages: list[CleanMessage], told: Told, offer: _Offer, size: int
+        self, messages: list[Any], told: Told, names: list[str], offer: Offer, size: int
     ) -> _Passed | None:
         """What a row that no gate drops asks for; None when one might drop it.
 
@@ -230,14 +234,12 @@ class DirectReader:
         done = len(results)
         if not told.tidy or not done:
             return None
-        names = [call.function.name for call in calls]
         if names.count(RECOMMEND) != 1 or (at := names.index(RECOMMEND)) >= done:
             return None
         if any(name not in config.terminal_tools for name in names[done:]):
             return None
-        try:
-            parsed = [_arguments(call.function.arguments) for call in calls]
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        parsed = parsed_of(calls)
+        if parsed is None:
             return None
         wanted = ids_of(parsed[at])
         if not wanted or not names_them(wanted):
@@ -262,35 +264,27 @@ class DirectReader:
 
     def _kept(
         self,
-        heads: tuple[str, str, str, str],
+        name: str,
         agent: AgentRef,
-        row: CleanRow,
-        offer: _Offer,
+        row: CleanRow[Any],
+        offer: Offer,
         told: Told,
         passed: _Passed,
         line: int,
     ) -> Kept:
         names, parsed, wanted = passed
-        run = Run(
-            agent=agent,
-            answer=",".join(wanted),
-            ending=_ending(names),
-            isolation="unknown",
-            eligible=False,
-            source=self._source,
-        )
-        catalogue = sum([name in CATALOGUE_TOOLS_SET for name in names[: len(told.results)]])
+        catalogue = sum([tool in CATALOGUE_TOOLS_SET for tool in names[: len(told.results)]])
         return Kept(
-            *heads,
+            *_heads(name, row),
             agent.name,
             row.messages,
             offer.text,
-            to_json(run).decode(),
+            self._run(row, agent, _ending(names), ",".join(wanted)),
             None,
             line,
             "chat",
             None,
-            conversation_key(row.messages),
+            key_of(told.said),
             "heuristic" if catalogue else "unknown",
             "agentic" if catalogue else "unknown",
             1.0 if catalogue else None,
@@ -299,28 +293,43 @@ class DirectReader:
             *signals_of(told, names, parsed, wanted),
         )
 
+    def _run(self, row: CleanRow[Any], agent: AgentRef, ending: Ending, answer: str) -> str:
+        """The rest of the run as JSON; in rows of one agent only the answer differs."""
+        around = self._runs.get((row.agent, row.model, ending))
+        if around is None:
+            run = Run(
+                agent=agent,
+                answer=_ANSWER,
+                ending=ending,
+                isolation="unknown",
+                eligible=False,
+                source=self._source,
+            )
+            before, _, after = to_json(run).decode().partition(f'"{_ANSWER}"')
+            self._runs[row.agent, row.model, ending] = around = before, after
+        told = f'"{answer}"' if answer.isalnum() else to_json(answer).decode()
+        return f"{around[0]}{told}{around[1]}"
 
-_OFFERS = 256
-"""Different sets of tools that are remembered: a data set has a handful, 5 KB each."""
+
 CATALOGUE_TOOLS_SET = frozenset(CATALOGUE_TOOLS)
 
 
-def _read_offer(data: bytes) -> _Offer | None:
-    try:
-        losses = LossList()
-        tools = read_tools(msgspec.json.decode(data), losses)
-        text = to_json(tools)
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
-        return None
-    if losses.all or b"\\u0000" in data:
-        return None
-    names = [tool.get("function", tool).get("name") for tool in tools]
-    if not all(isinstance(name, str | None) for name in names):
-        return None
-    return _Offer(tools, text.decode(), frozenset(names), len(text))
+def _step_of_recommendation(steps: Sequence[tuple[str, Sequence[Gate]]]) -> str | None:
+    """The step that asks for one recommendation, if only gates of `_BEFORE` come before."""
+    for step, gates in steps:
+        for gate in gates:
+            if gate is one_recommendation:
+                return step
+            if gate.__name__ not in _BEFORE:
+                return None
+    return None
 
 
-def _request(messages: list[CleanMessage]) -> str:
+def _heads(name: str, row: CleanRow[Any]) -> tuple[str, str, str, str]:
+    return name, row.problem_id, row.query or _request(row.messages), row.kind
+
+
+def _request(messages: list[Any]) -> str:
     return next((m.content for m in messages if m.role == "user"), "") or ""
 
 

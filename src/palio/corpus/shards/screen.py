@@ -18,7 +18,7 @@ from palio.corpus.readers.reading import Found, RecordReader
 from palio.corpus.readers.sources import RawRecord
 from palio.corpus.shards.columns import Kept, conversation_key, run_of
 from palio.corpus.shards.config import STEPS, ShardConfig
-from palio.corpus.shards.direct import DirectReader, Doubtful
+from palio.corpus.shards.direct import DirectReader, Doubtful, Dropped
 from palio.judging.richness import richness_verdict
 from palio.records import Record, Trajectory, to_json
 from palio.rollout.verdicts import Judged, Verdicts
@@ -88,13 +88,15 @@ class Screen:
                 return self._served(read, raw.line)
         return self._general(self._reader.read(self._file, raw))
 
-    def _served(self, read: Kept | Doubtful, line: int) -> Iterable[Kept | ShardReject]:
+    def _served(self, read: Kept | Dropped | Doubtful, line: int) -> Iterable[Kept | ShardReject]:
         """What the direct way read, after what was waiting."""
         before = tuple(self._ended()) if self._reader.waiting else ()
         self.rows += 1
         self.formats["chat"] += 1
         if isinstance(read, Kept):
             return (*before, read)
+        if isinstance(read, Dropped):
+            return (*before, self._gone(*read, line=line))
         if read.judged is not None:
             step, drop = self._dropped(read.judged)
             if drop is not None:
@@ -156,6 +158,12 @@ class Screen:
         )
 
     def _drop(self, step: str, drop: Drop, trajectory: Trajectory, line: int) -> ShardReject:
+        ids = (trajectory.trajectory_id, trajectory.problem_id, trajectory.agent.name)
+        return self._gone(step, drop, *ids, line=line)
+
+    def _gone(
+        self, step: str, drop: Drop, trajectory_id: str, problem_id: str, agent: str, *, line: int
+    ) -> ShardReject:
         return self._reject(
             ShardReject(
                 file=self._file,
@@ -163,9 +171,9 @@ class Screen:
                 step=step,
                 reason=drop.reason,
                 detail=drop.detail,
-                trajectory_id=trajectory.trajectory_id,
-                problem_id=trajectory.problem_id,
-                agent=trajectory.agent.name,
+                trajectory_id=trajectory_id,
+                problem_id=problem_id,
+                agent=agent,
             )
         )
 
