@@ -15,6 +15,7 @@ import pytest
 from palio.agents.spec import HARNESS, AgentSpec, agent_from_file
 from palio.broker.limits import Limits
 from palio.broker.session import Session
+from palio.judging import OutcomeScorer, default_encoder
 from palio.records import AgentRef, DispatchEvent, FaultCode, Trajectory, digest
 from palio.rollout.execution import LIMITS, SandboxExecutor, encloses, run_tools
 from palio.rollout.problem import run_problem
@@ -235,6 +236,56 @@ class _Recording:
     def execute(self, code: str) -> Execution:
         self.codes.append(code)
         return Execution("", "", "", True)
+
+
+class TestWhatCodePrints:
+    """It is its author's word, whoever has it printed."""
+
+    PLAN = '{"q":"a green bowl from far away"}'
+
+    def session(self, *before: dict[str, Any]) -> Session:
+        repeated = completion("", ("c2", "find_product", self.PLAN))
+        upstream = Replies(*before, repeated)
+        toolbox = Toolbox(tiny_world(), _Printing(self.PLAN))
+        return Session(AgentRef(name="a"), PROBLEM, tiny_world(), upstream, toolbox=toolbox)
+
+    def told(self, session: Session, call_id: str, messages: list[Any]) -> DispatchEvent:
+        result = session.dispatch("python_execute", {"code": "print(plan)"}, call_id).result
+        shown = {"role": "tool", "tool_call_id": call_id, "content": result}
+        session.complete({"messages": [*messages, shown]})
+        session.dispatch("find_product", self.PLAN, "c2")
+        return dispatches(session.close())[1]
+
+    def test_a_call_that_the_harness_prints_stays_the_harnesss(self) -> None:
+        asked = [{"role": "user", "content": PROBLEM.query}]
+        assert self.told(self.session(), "", asked).echoed
+
+    def test_a_call_that_the_models_own_code_prints_is_the_models(self) -> None:
+        own = completion("", ("c1", "python_execute", '{"code":"print(plan)"}'))
+        session = self.session(own)
+        asked: list[Any] = [{"role": "user", "content": PROBLEM.query}]
+        said = session.complete({"messages": asked})["choices"][0]["message"]
+        assert not self.told(session, "c1", [*asked, said]).echoed
+
+    def test_it_grounds_no_answer(self) -> None:
+        printed = '[{"product_id":"1"}]'
+        toolbox = Toolbox(tiny_world(), _Printing(printed))
+        session = Session(AgentRef(name="a"), PROBLEM, tiny_world(), toolbox=toolbox)
+        session.dispatch("python_execute", {"code": "print(1)"})
+        session.dispatch("recommend_product", {"product_ids": "1"})
+        session.dispatch("terminate", {})
+        scorer = OutcomeScorer(tiny_world().catalogue.products, default_encoder())
+        verdict = scorer.verdict(PROBLEM, session.close(), "strict")
+        assert not verdict.success
+        assert any("ungrounded" in note for note in verdict.notes)
+
+
+class _Printing:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def execute(self, code: str) -> Execution:
+        return Execution(self.text, "", "", False)
 
 
 class TestTheTool:

@@ -60,6 +60,7 @@ def race(
     driver: str = typer.Option("auto", help=DRIVER_HELP),
     inline: bool = typer.Option(False, help="The same as --driver inline."),
     broker: Path = typer.Option(None, help="TOML: models agents may ask, proofs, journal."),
+    code: bool = typer.Option(False, "--code", help="Offer python_execute, in sandboxes, too."),
     as_json: bool = AS_JSON,
 ) -> None:
     """Race agents: palio race --agents careful,hasty --suite S.json --catalogue C --out RUN."""
@@ -77,7 +78,6 @@ def race(
     ranked = _profile(profile)
     read, worlds = _inputs(suite, catalogue, world)
     served = model or ("" if model_url else "scripted-careful")
-    _check_models(agents, served)
     jobs = _jobs(_specs(agents, policy, served), read, worlds, limit, seed)
     with ExitStack() as stack:
         judging = reasoning_judge(stack, judge, out / REPLIES)
@@ -93,6 +93,7 @@ def race(
             command=shlex.join(["palio", *sys.argv[1:]]),
             progress=_progress(stack),
             policy=read_policy(broker),
+            tools=_tools(code),
         )
         _report(report)
         _judge_and_show(out, read, worlds, ranked, judging, as_json=as_json)
@@ -122,6 +123,12 @@ def _profile(name: str) -> Profile:
     raise ConfigError(f"no profile is called {name!r}", remedy=f"choose {', '.join(PROFILES)}")
 
 
+def _tools(code: bool) -> tuple[str, ...]:
+    from palio.world.tools import ALL_TOOLS, SEVEN_TOOLS
+
+    return ALL_TOOLS if code else SEVEN_TOOLS
+
+
 def _check_models(agents: str, model: str) -> None:
     from palio.records import ConfigError
 
@@ -139,6 +146,7 @@ def _specs(agents: str, policies: list[str], model: str) -> list[AgentSpec]:
     from palio.agents.spec import agent_from_file, policy_agent
     from palio.train.racer import racer_spec
 
+    _check_models(agents, model)
     names = [name.strip() for name in agents.split(",") if name.strip()]
     specs = [
         (racer_spec(Path(name)) or agent_from_file(name, model=model))

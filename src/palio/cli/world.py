@@ -20,6 +20,9 @@ app = typer.Typer(
     help="Catalogues: import, generate, look into, search, call tools.", no_args_is_help=True
 )
 
+documents = typer.Typer(help="Documents that web_search finds.", no_args_is_help=True)
+app.add_typer(documents, name="documents")
+
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 CATALOGUE = typer.Argument(..., help="Catalogue folder or product file.")
 WORLD = typer.Option(
@@ -64,9 +67,13 @@ def generate(
     products: int = typer.Option(0, min=0, help="Size of the catalogue, by default the config's."),
     problems: int = typer.Option(0, min=0, help="Problems of all kinds together."),
     seed: int = typer.Option(0, help="Decides everything; equal seeds give equal files."),
+    kind: str = typer.Option("shopping", help="shopping, or web: problems that need documents."),
     as_json: bool = AS_JSON,
 ) -> None:
     """Generate a catalogue with hard decoys and a suite of problems for it."""
+    if kind == "web":
+        _generate_web(out, config, products, problems, seed, as_json)
+        return
     from palio.suites import write_suite
     from palio.world.synthesis import preset, suite_of, synthesise, write_synthesis
 
@@ -86,6 +93,76 @@ def generate(
             table.add_row("" if place else label, value, f"{count:g}")
     Console().print(table)
     typer.echo(f"wrote {out}: {len(synthesis.catalogue):,} products and suite.json")
+
+
+def _generate_web(
+    out: Path, config: str, products: int, problems: int, seed: int, as_json: bool
+) -> None:
+    """Catalogue, documents and a suite of web problems."""
+    import msgspec
+
+    from palio.records import Suite
+    from palio.suites import write_suite
+    from palio.world.documents import DOCUMENTS, write_documents
+    from palio.world.synthesis import WebConfig, synthesise_web, write_synthesis
+
+    given = {"products": products, "problems": problems}
+    asked = {"seed": seed, "world": config, **{name: n for name, n in given.items() if n}}
+    made = synthesise_web(msgspec.convert(asked, WebConfig))
+    out.mkdir(parents=True, exist_ok=True)
+    suite = Suite(suite_id=made.config.name, version=made.config.generator, problems=made.problems)
+    write_suite(suite, out / "suite.json")
+    write_documents(made.documents, out, config=msgspec.to_builtins(made.config))
+    write_synthesis(made.base, out, also=("suite.json", DOCUMENTS))
+    told = {
+        "products": len(made.catalogue),
+        "documents": len(made.documents),
+        "problems": len(made.problems),
+    }
+    typer.echo(json.dumps(told, indent=2) if as_json else f"wrote {out}: {told}")
+
+
+@documents.command("import")
+def import_web(
+    source: Path = typer.Argument(..., help="Lines of {title, text, url} (plain, gz, zst)."),
+    out: Path = typer.Option(..., "--out", help="Folder; a catalogue's: its world's documents."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Import documents; bad lines are counted and written to documents.rejects.jsonl."""
+    from palio.records import to_json
+    from palio.world.documents import import_documents
+
+    with _progress_bar(source.name) as progress:
+        manifest = import_documents(source, out, progress=progress)
+    if as_json:
+        typer.echo(to_json(manifest).decode())
+        return
+    counts = ", ".join(f"{reason} {count:,}" for reason, count in manifest.counts.items())
+    typer.echo(f"wrote {out}: {counts}")
+
+
+@documents.command("search")
+def search_web(
+    path: Path = typer.Argument(..., help="Folder or file of documents."),
+    query: str = typer.Argument(..., help="Words to look for."),
+    max_results: int = typer.Option(5, min=1, max=10, help="Most documents to show."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Search documents as an agent's web_search would."""
+    import msgspec
+
+    from palio.world.documents import read_documents
+    from palio.world.web import DocumentIndex
+
+    held, rejects = read_documents(path)
+    warn_of(rejects)
+    found = DocumentIndex(held).search(query, max_results)
+    if as_json:
+        typer.echo(msgspec.json.encode(found).decode())
+        return
+    for result in found:
+        typer.secho(f"{result.title}  {result.url}", bold=True)
+        typer.echo(f"    {result.snippet}")
 
 
 @app.command()

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from palio import sandbox
-from palio.records import FaultCode
+from palio.records import FaultCode, Kind
 from palio.sandbox.spec import (
     STRANGERS,
     Capability,
@@ -29,7 +29,7 @@ from palio.world.execution import (
 from palio.world.tools import Toolbox
 from palio.world.world import World
 
-CODE = "python_execute"
+CODE, WEB = "python_execute", "web_search"
 REQUIRED: tuple[Capability, ...] = tuple(name for name in STRANGERS if name != "ranked")
 """What a driver must enclose before a model's code is run in it."""
 LIMITS = SandboxLimits(
@@ -98,9 +98,19 @@ def encloses(driver: Driver) -> bool:
     return not driver.capabilities.lacking(REQUIRED)
 
 
-def offered_tools(tools: Sequence[str], driver: Driver) -> tuple[str, ...]:
-    """The tools of a run that can be carried out under a driver, in order."""
-    return tuple(name for name in tools if name != CODE or encloses(driver))
+def offered_tools(
+    tools: Sequence[str], driver: Driver, world: World, kind: Kind | None = None
+) -> tuple[str, ...]:
+    """The tools of a run that can be carried out, in order.
+
+    Without `python_execute` where the driver would not enclose the code, without `web_search` where
+    the world has no documents, and with it, after the catalogue's tools, for web problems.
+    """
+    names = list(tools)
+    if kind == "web" and WEB not in names:
+        names.append(WEB)
+    here = {CODE: encloses(driver), WEB: world.web is not None}
+    return tuple(name for name in names if here.get(name, True))
 
 
 @contextmanager
@@ -116,7 +126,7 @@ def run_tools(
 
     Code is run only where `tools` offers that, and none of it goes on when the block is left.
     """
-    if CODE not in offered_tools(tools, driver):
+    if CODE not in offered_tools(tools, driver, world):
         yield Toolbox(world)
         return
     deadline = clock() + seconds

@@ -81,7 +81,7 @@ def run_problem(
             *(agent_ref(spec), problem, world, upstream, limits, seed, clock),
             attempt=attempt,
             sampling=spec.sampling,
-            settings=_settings(world.config, offered_tools(tools, driver)),
+            settings=_settings(world.config, offered_tools(tools, driver, world, problem.kind)),
             suite_id=suite_id,
             isolation=held.isolation,
             eligible=spec.eligible and held.ranked and spec.path != "",

@@ -20,6 +20,7 @@ from palio.records import (
     to_json,
 )
 from palio.world.artefacts import MANIFEST, read_manifest, write_lines, write_manifest
+from palio.world.documents import DOCUMENTS, Document, read_documents
 from palio.world.lines import MAX_LINE_BYTES, Progress, read_lines
 from palio.world.rows import BadRowError, check_product, product_of_line
 
@@ -40,14 +41,20 @@ class Catalogue:
         by_shop: shop id -> its product ids in ascending order.
         rows: the rows that it was generated for, "full" for everything imported; no part of the
             digest.
+        documents: the offline web of its world, often none; no part of the digest either.
     """
 
     def __init__(
-        self, catalogue_id: str, products: dict[str, Product], rows: Rows = "full"
+        self,
+        catalogue_id: str,
+        products: dict[str, Product],
+        rows: Rows = "full",
+        documents: tuple[Document, ...] = (),
     ) -> None:
         self.catalogue_id = catalogue_id
         self.products = products
         self.rows: Rows = rows
+        self.documents = documents
 
     @classmethod
     def from_products(
@@ -121,7 +128,8 @@ def read_catalogue(
 ) -> tuple[Catalogue, tuple[Reject, ...]]:
     """Read a catalogue folder or any product file (plain, gzip, zstd; plain or document rows).
 
-    Bad lines become rejects; of two rows with one id the first is kept.
+    Bad lines become rejects; of two rows with one id the first is kept. Documents that stand in
+    the folder come with it.
 
     Args:
         path: a folder written by palio, or a file.
@@ -151,7 +159,12 @@ def read_catalogue(
         why = f"; line {rejects[0].line}: {rejects[0].detail}" if rejects else ""
         raise InputError(f"holds no product{why}", where=str(source), remedy="check the path")
     name = catalogue_id or _recorded_id(manifest) or source.name.split(".")[0]
-    catalogue = Catalogue(name, dict(sorted(products.items())), _recorded_rows(manifest))
+    documents: tuple[Document, ...] = ()
+    if path.is_dir() and (path / DOCUMENTS).is_file():
+        documents, bad_documents = read_documents(path)
+        rejects += bad_documents
+    rows = _recorded_rows(manifest)
+    catalogue = Catalogue(name, dict(sorted(products.items())), rows, documents)
     _check_manifest(manifest, catalogue, path)
     return catalogue, tuple(rejects)
 

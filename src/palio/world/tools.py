@@ -27,6 +27,7 @@ from palio.world.filters import SearchFilters, read_filters, read_price, read_se
 from palio.world.matching import WantedMatch, check_match
 from palio.world.rendering import detail_rows, json_text, search_rows, voucher_row
 from palio.world.voucher import DiscountType, apply_discount
+from palio.world.web import MAX_RESULTS
 from palio.world.world import World
 
 __all__ = [
@@ -83,9 +84,11 @@ class Toolbox:
             "calculate_voucher": self._calculate_voucher,
             "check_product_match": self._check_match,
             "find_products_in_same_shop": self._same_shop,
+            "web_search": self._web_search,
             "python_execute": self._execute,
         }
-        self._named = (*SEVEN_TOOLS, *(("python_execute",) if executor is not None else ()))
+        here = {"web_search": world.web is not None, "python_execute": executor is not None}
+        self._named = tuple(name for name in ALL_TOOLS if here.get(name, True))
 
     def call(self, name: str, arguments: Mapping[str, Any] | str | None) -> ToolReply:
         """Carry out one call.
@@ -222,6 +225,18 @@ class Toolbox:
         others = [product_id for product_id in ids if product_id != product.product_id]
         size = self.world.index.spec.page_size
         return self._rows(others[(filters.page - 1) * size : filters.page * size])
+
+    def _web_search(self, given: dict[str, Any], warnings: list[str]) -> str:
+        if self.world.web is None:
+            raise _RefusedError("this world has no documents to search")
+        query = given.get("q", "")
+        if not isinstance(query, str) or not query:
+            raise _RefusedError("q is empty: a search needs words")
+        most = given.get("max_results", 5)
+        if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MAX_RESULTS:
+            warnings.append(f"max_results {shown(most)} is not from 1 to {MAX_RESULTS}; 5 is used")
+            most = 5
+        return json_text(msgspec.to_builtins(list(self.world.web.search(query, most))))
 
     def _execute(self, given: dict[str, Any], warnings: list[str]) -> str:
         code = given.get("code", "")

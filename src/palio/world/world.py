@@ -8,6 +8,7 @@ from typing import Literal
 from palio.records import ConfigError, Record, digest
 from palio.world.catalogue import Catalogue, Rows
 from palio.world.search import SearchIndex, SearchSpec
+from palio.world.web import DocumentIndex, WebSearch
 
 
 class WorldConfig(Record, frozen=True, omit_defaults=False):
@@ -37,22 +38,44 @@ COMPACT = WorldConfig(name="compact", rows="compact", spec=SearchSpec(page_size=
 
 
 class World:
-    """A catalogue that can be searched under one configuration; picklable."""
+    """A catalogue that can be searched under one configuration; picklable.
 
-    def __init__(self, catalogue: Catalogue, index: SearchIndex, config: WorldConfig) -> None:
+    Attributes:
+        web: who answers `web_search`; None: nobody, and no agent is offered it.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        index: SearchIndex,
+        config: WorldConfig,
+        web: WebSearch | None = None,
+    ) -> None:
         self.catalogue = catalogue
         self.index = index
         self.config = config
+        self.web = web
 
     @classmethod
-    def build(cls, catalogue: Catalogue, config: WorldConfig = FULL) -> World:
-        """Index the catalogue (about 25,000 products a second) and wrap it."""
-        return cls(catalogue, SearchIndex.build(catalogue, config.spec), config)
+    def build(
+        cls, catalogue: Catalogue, config: WorldConfig = FULL, web: WebSearch | None = None
+    ) -> World:
+        """Index the catalogue (about 25,000 products a second) and wrap it.
+
+        Args:
+            catalogue: what is sold.
+            config: how it shows itself.
+            web: who answers `web_search`; None: the catalogue's documents, if it has any.
+        """
+        if web is None and catalogue.documents:
+            web = DocumentIndex(catalogue.documents)
+        return cls(catalogue, SearchIndex.build(catalogue, config.spec), config, web)
 
     @cached_property
     def digest(self) -> str:
         """``sha256:<hex>`` of catalogue and configuration: equal digests answer calls equally."""
-        return digest({"catalogue": self.catalogue.digest, "config": self.config})
+        decides = {"catalogue": self.catalogue.digest, "config": self.config}
+        return digest({**decides, "web": self.web.digest} if self.web is not None else decides)
 
 
 def config_named(name: str) -> WorldConfig | None:
