@@ -7,7 +7,7 @@ from palio.corpus.readers.detect import NAMES
 from palio.corpus.readers.sources import MAX_BYTES
 from palio.records import ConfigError, Record, digest
 
-ENGINE_VERSION = "1"
+ENGINE_VERSION = "2"
 """Raised whenever an equal input and configuration would give other output than before."""
 
 STEPS = ("scored", "hard rejects", "axis", "grounding", "format")

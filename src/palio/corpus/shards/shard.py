@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
+import pyarrow as pa
 import zstandard
 
 from palio import __version__
@@ -29,7 +30,9 @@ from palio.records.base import current_schema
 
 ROWS, REJECTS, MANIFEST = ".parquet", ".rejects.jsonl.zst", ".manifest.json"
 BATCH_BYTES = 4 << 20
-"""Input bytes a row group: its rows, columns and pages together take 30 MB."""
+"""Input bytes of rows that are held as records before they become columns."""
+GROUP_BYTES = 16 << 20
+"""Input bytes a row group; one of 4 MB costs 3 us a trace more and packs a tenth worse."""
 _PIECE = 1 << 20
 
 
@@ -154,10 +157,11 @@ def _written(
     rows: Iterable[tuple[int, Kept | ShardReject]], out: _Output, rejects: _Output, level: int
 ) -> int:
     """Write rows to one file and rejects to the other; gives the number of rows."""
-    kept = size = 0
+    kept = fresh = size = 0
     batch: list[Kept] = []
+    tables: list[pa.Table] = []
     with (
-        writer_of(out, level) as table,
+        writer_of(out, level) as file,
         zstandard.ZstdCompressor(level=1).stream_writer(
             cast("BinaryIO", rejects), closefd=False
         ) as lines,
@@ -167,14 +171,23 @@ def _written(
                 lines.write(to_json(row) + b"\n")
                 continue
             batch.append(row)
-            size += length
-            if size >= BATCH_BYTES:
-                table.write_table(table_of(batch))
-                kept += len(batch)
-                batch, size = [], 0
+            fresh += length
+            if fresh >= BATCH_BYTES:
+                tables.append(table_of(batch))
+                kept, size = kept + len(batch), size + fresh
+                batch, fresh = [], 0
+                if size >= GROUP_BYTES:
+                    file.write_table(_joined(tables))
+                    tables, size = [], 0
         if batch:
-            table.write_table(table_of(batch))
+            tables.append(table_of(batch))
+        if tables:
+            file.write_table(_joined(tables))
     return kept + len(batch)
+
+
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    return pa.concat_tables(tables).unify_dictionaries()
 
 
 def _most_first(counts: dict[str, int]) -> dict[str, int]:
