@@ -16,6 +16,7 @@ from palio.train.checkpoint import load_checkpoint
 from palio.train.dry import dry_run
 from palio.train.recipe import read_recipe
 from palio.train.rl.hooks import STATES
+from palio.train.seen import read_seen
 from palio.train.stage import read_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -58,6 +59,9 @@ def test_our_model_goes_through_every_stage(tmp_path: Path) -> None:
         assert manifest["config"]["dry"] is True
         assert read_metrics(stage.folder), "metrics.jsonl"
         assert not (stage.folder / STATES).exists(), "optimiser states are not kept"
+        seen = read_seen(stage.folder)
+        assert seen, "every rollout leaves a line"
+        assert all(each.problem_id for each in seen)
         AutoModelForCausalLM.from_pretrained(stage.checkpoint)
     whole = load_checkpoint(made.final).model.state_dict()
     assert not all(torch.equal(v, whole[n]) for n, v in before.model.state_dict().items())

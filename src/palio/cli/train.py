@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
+    from palio.train.audit import RunAudit
     from palio.train.ground import Ground
     from palio.train.run import Trained
 
@@ -135,6 +136,44 @@ class _Bars:
             self._tasks[step.stage] = self._progress.add_task(step.stage, total=1.0)
         text = f"{step.number}/{step.stages} {step.stage}: {step.note}"
         self._progress.update(self._tasks[step.stage], completed=step.share, description=text)
+
+
+@app.command()
+def audit(
+    run_folder: Path = typer.Argument(help="Run folder of `palio train`."),
+    corpus: Path = typer.Option(..., help="Corpus folder that it was trained on."),
+    suite: Path = typer.Option(..., help="Suite that the corpus was built with."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Count what stages saw of held-out problems; exit 1 if one trained outside its pool."""
+    from palio.records import to_json
+    from palio.train.audit import audit_run
+
+    found = audit_run(run_folder, corpus, suite)
+    if as_json:
+        typer.echo(to_json(found).decode())
+    else:
+        _show_audit(found)
+    for name in found.unknown:
+        typer.echo(f"stage {name} left no record of what it rolled out", err=True)
+    for problem in found.outside[:10]:
+        typer.echo(f"problem {problem} is not in the training pool", err=True)
+    if not found.clean:
+        raise typer.Exit(1)
+
+
+def _show_audit(found: RunAudit) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    pools = [f"{pool} targets shown, of {count:,}" for pool, count in found.targets.items()]
+    table = Table("stage", "rows", "rollouts", "problems", "outside", *pools, "shown in")
+    for stage in found.stages:
+        rollouts = "unknown" if stage.rollouts is None else f"{stage.rollouts:,}"
+        counts = (stage.problems, len(stage.outside), *stage.targets.values(), stage.showing)
+        shown = (f"{count:,}" for count in counts)
+        table.add_row(stage.name, f"{stage.rows:,}", rollouts, *shown)
+    Console(width=max(Console().width, 110)).print(table)
 
 
 @app.command()

@@ -11,6 +11,7 @@ import jinja2
 
 from palio import __version__
 from palio.records import InputError, Provenance, Record
+from palio.train.audit import read_audit
 from palio.train.checkpoint import checkpoint_folder
 from palio.train.serving import is_own
 from palio.world.artefacts import read_manifest, write_lines
@@ -66,6 +67,7 @@ def write_card(run: Path, results: Sequence[Measured] = ()) -> Path:
         ],
         results=results,
         own=is_own(folder),
+        audit=read_audit(run),
     )
     path = folder / CARD
     write_lines(path, [text.encode()])

@@ -174,38 +174,35 @@ def open_sealed(
     folder = checkpoint_folder(checkpoint)
     weights = weights_digest(folder)
     exam = Lab(config, out, reporter).exam(SEALED)
+    about = Entry(
+        event="opened",
+        opening=0,
+        at="",
+        who=who,
+        why=why.strip(),
+        checkpoint=weights,
+        run=_run_of(out, weights),
+        lab=config.digest(),
+        suite=digest(list(exam.problems)),
+    )
     (out / SEALED).mkdir(exist_ok=True)
     with lock_folder(out / SEALED):
-        entries = read_log(out)
-        about = Entry(
-            event="opened",
-            opening=1 + sum(entry.event == "opened" for entry in entries),
-            at="",
-            who=who,
-            why=why.strip(),
-            checkpoint=weights,
-            run=_run_of(out, weights),
-            lab=config.digest(),
-            suite=digest(list(exam.problems)),
-        )
-        log = _Log(out, entries, now)
-        began = _broken_off(entries, about)
-        if began is None:
-            began = log.append(about)
-        else:
-            log.append(msgspec.structs.replace(about, event="resumed", opening=began.opening))
+        log = _Log(out, read_log(out), now)
+        began = log.begin(about)
         result = _examined(exam, folder, out / SEALED / str(began.opening), reporter, now)
-        ended = log.append(
-            msgspec.structs.replace(
-                about,
-                event="result",
-                opening=began.opening,
-                unscored=result.overall.unscored_rollouts,
-                rates=_rates(result),
-            )
-        )
+        ended = log.append(_ended(about, began.opening, result))
     return Opened(
         opening=Opening(began=began, result=ended), before=began.opening - 1, head=ended.own
+    )
+
+
+def _ended(about: Entry, opening: int, result: EvalResult) -> Entry:
+    return msgspec.structs.replace(
+        about,
+        event="result",
+        opening=opening,
+        unscored=result.overall.unscored_rollouts,
+        rates=_rates(result),
     )
 
 
@@ -290,12 +287,22 @@ class _Log:
 
     def __init__(self, folder: Path, entries: list[Entry], now: Callable[[], float]) -> None:
         self._path = folder / LOG
+        self._entries = entries
         self._last = entries[-1].own if entries else ""
         self._now = now
         if self._path.exists():
             whole = self._path.read_bytes().rfind(b"\n") + 1
             with self._path.open("r+b") as file:
                 file.truncate(whole)  # without a line torn by a kill
+
+    def begin(self, about: Entry) -> Entry:
+        """The line of a new opening, or of the broken-off one that goes on, which is noted too."""
+        began = _broken_off(self._entries, about)
+        if began is None:
+            number = 1 + sum(entry.event == "opened" for entry in self._entries)
+            return self.append(msgspec.structs.replace(about, opening=number))
+        self.append(msgspec.structs.replace(about, event="resumed", opening=began.opening))
+        return began
 
     def append(self, entry: Entry) -> Entry:
         """Write an entry with its time and its place in the chain."""

@@ -32,6 +32,7 @@ from palio.train.rl.hooks import (
 from palio.train.rl.opening import open_policy
 from palio.train.rl.policy import Policy
 from palio.train.rl.rollouts import Play, WorldRoller
+from palio.train.seen import Witness
 from palio.train.settings import Sampling, TrlSettings
 from palio.train.stage import Context, Kind, Report, StageResult, StageSettings
 
@@ -153,7 +154,7 @@ def run_kto(
         )
     policy = open_policy(context, previous)
     problems = context.ground.evenly(settings.sampling.problems, f"kto-{context.seed}")
-    roller = WorldRoller(problems, context.ground, policy.codec, settings.play())
+    roller = Witness(WorldRoller(problems, context.ground, policy.codec, settings.play()), out)
     with policy.sampler(None) as sampler:
         rows = sample_labels(
             roller,

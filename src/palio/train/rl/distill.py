@@ -32,6 +32,7 @@ from palio.train.rl.hooks import (
 from palio.train.rl.opening import open_policy, open_teacher
 from palio.train.rl.policy import Policy
 from palio.train.rl.rollouts import Play, Roller, Rollout, WorldRoller, checked, rollout_seed
+from palio.train.seen import Witness
 from palio.train.settings import TrlSettings
 from palio.train.stage import Context, Kind, Report, StageResult, StageSettings
 
@@ -184,7 +185,7 @@ def run_distill(
     policy = open_policy(context, previous)
     teacher = open_teacher(settings.teacher, policy) if settings.teacher else policy.copy()
     problems = context.ground.evenly(settings.problems, f"distill-{context.seed}")
-    roller = WorldRoller(problems, context.ground, policy.codec, settings.play())
+    roller = Witness(WorldRoller(problems, context.ground, policy.codec, settings.play()), out)
     trainer = train_distill(
         policy,
         teacher,

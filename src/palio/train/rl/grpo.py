@@ -29,6 +29,7 @@ from palio.train.rl.policy import Policy, ServedPolicy
 from palio.train.rl.rewards import TeacherPolicy
 from palio.train.rl.rollouts import Play, PrefixRoller, Roller, WorldRoller, prefixes_of
 from palio.train.rl.trainer import Scheme, StepGrpoTrainer
+from palio.train.seen import Witness
 from palio.train.settings import TrlSettings
 from palio.train.stage import (
     Context,
@@ -212,7 +213,7 @@ def run_grpo(
         name = settings.served_model or str(previous)
         policy = ServedPolicy(policy, settings.base_url, name)
     with teacher_of(settings.teacher, context.teacher_key) as upstream:
-        roller = make_roller(settings, context, policy, upstream)
+        roller = Witness(make_roller(settings, context, policy, upstream), out)
         trainer = train_grpo(
             policy,
             roller,
