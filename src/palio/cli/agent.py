@@ -112,6 +112,7 @@ def check_file(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Look for what an arena would refuse; exit code 1 if there is an error."""
+    from palio.agents.template import starting_points
     from palio.arena.admission import AdmissionConfig, check, rejected
     from palio.records import to_json
     from palio.suites import read_suite
@@ -121,7 +122,8 @@ def check_file(
         known_ids=frozenset(each.product_id for p in problems for each in p.rewards),
         known_texts=frozenset(problem.query for problem in problems),
     )
-    findings = check(path, config, others={str(file): file.read_bytes() for file in against})
+    others = {str(file): file.read_bytes() for file in against}
+    findings = check(path, config, others=others, common=starting_points())
     if as_json:
         typer.echo(to_json(findings).decode())
     elif findings:

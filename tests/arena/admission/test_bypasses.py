@@ -48,6 +48,13 @@ BYPASSES: dict[str, tuple[str, str]] = {
     "asyncio connection": ("import asyncio\nasyncio.open_connection('h', 1)", "reflection"),
     "asyncio process": ("from asyncio import create_subprocess_shell", "import"),
     "process pool": ("from concurrent.futures import ProcessPoolExecutor", "import"),
+    "a module under another name": ("import json\nx = json\nx.codecs", "reflection"),
+    "a module as a default": ("import random\ndef f(r=random): return r._os", "reflection"),
+    "a module of an object": ("def f(x): return x.y._sys", "import"),
+    "multiprocessing of a pool": ("from concurrent.futures import process", "import"),
+    "multiprocessing of a pool's module": ("import concurrent.futures.process", "import"),
+    "configured imports": ("import logging.config", "import"),
+    "timed code": ("import timeit\ntimeit.timeit('1')", "import"),
     "the host's own package": ("import src.secrets", "import"),
     # text run as code
     "eval": ("eval('1')", "dynamic-code"),
@@ -100,7 +107,7 @@ BYPASSES: dict[str, tuple[str, str]] = {
     "pathlib open": ("from pathlib import Path\nPath('x').open('w')", "file-write"),
     "io": ("import io\nio.open('x', 'w')", "import"),
     "log file": ("import logging\nlogging.basicConfig(filename='x')", "file-write"),
-    "log handler": ("import logging\nlogging.FileHandler('x')", "reflection"),
+    "log handler": ("import logging\nlogging.FileHandler('x')", "import"),
     "temporary file": ("import tempfile", "import"),
     # texts that hide what they are
     "base64": ("import base64", "import"),
@@ -151,6 +158,34 @@ BYPASSES: dict[str, tuple[str, str]] = {
         "hash-lookup",
     ),
     "answers by hash()": ("T = {1: 2}\ndef f(q): return T.get(hash(q) % 1000)", "hash-lookup"),
+    "answers by an argument": (
+        "import hashlib\nT = {'a': 'b'}\ndef look(k, more=0): return T.get(k)\n"
+        "def f(q): return look(hashlib.sha256(q).hexdigest())",
+        "hash-lookup",
+    ),
+    "answers by a named argument": (
+        "import hashlib\nT = {'a': 'b'}\ndef look(*, k): return T[k]\n"
+        "def f(q): return look(k=hashlib.sha256(q).hexdigest().upper())",
+        "hash-lookup",
+    ),
+    "answers by an attribute": (
+        "import hashlib\nT = {'a': 'b'}\nclass A:\n"
+        "    def __init__(self, q): self.k = hashlib.sha256(q).hexdigest()\n"
+        "    def look(self): return T[self.k]",
+        "hash-lookup",
+    ),
+    "answers in a loop": (
+        "import hashlib\nT = {'a': 'b'}\n"
+        "def f(q):\n    for k in [hashlib.sha256(q).hexdigest()]:\n        return T[k]",
+        "hash-lookup",
+    ),
+    "answers by a match": (
+        "import hashlib\n"
+        "def f(q):\n    match hashlib.sha256(q).hexdigest()[:2]:\n        case 'ab': return '1'",
+        "hash-lookup",
+    ),
+    "ids as sums": (f"T = [{', '.join(f'3706669000 + {n}' for n in range(900, 910))}]", "embedded-answers"),
+    "ids as floats": (f"T = {[3706669986.0 + n for n in range(9)]}", "embedded-answers"),
     "a table of ids": (f"T = {[str(3706669986 + n) for n in range(9)]}", "embedded-answers"),
     "ids in one text": (f"T = '{' '.join(str(3706669986 + n) for n in range(9))}'", "embedded-answers"),
     "ids as numbers": (f"T = {({n: 3706669986 + n for n in range(9)})}", "embedded-answers"),
@@ -196,6 +231,13 @@ HARMLESS = {
         "def f(q):\n    k = hashlib.md5(q).hexdigest()\n"
         "    if k not in CACHE: CACHE[k] = 1\n    return CACHE[k]"
     ),
+    "a key of the same name elsewhere": (
+        "import hashlib\nC = {}\n"
+        "def a(q):\n    key = hashlib.md5(q).hexdigest()\n    C[key] = 1\n"
+        "def b(d, key): return d[key]\n"
+        "def c(d): return [d.get(key) for key in ('x', 'y')]"
+    ),
+    "logging": "import logging\nLOG = logging.getLogger(__name__)\nlogging.basicConfig(level=logging.INFO)",
     "a deadline": "import time\nS = time.time()\ndef late(): return time.time() - S > 250",
     "a prompt with an example": 'P = """You are a shopper. Example: {"product_ids": "12345678"}"""',
     "a named attribute": "def f(o): return getattr(o, 'content', None)",

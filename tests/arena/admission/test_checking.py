@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from palio.agents.registry import TABLE
 from palio.agents.shortcut import with_table
 from palio.agents.spec import BUNDLED
-from palio.agents.template import write_template
+from palio.agents.template import starting_points, write_template
 from palio.arena.admission import RULES, AdmissionConfig, Finding, check, concern_of, rejected
 from palio.cli.main import app
 from palio.records import InputError, Problem, Reward, Suite, to_json
@@ -50,6 +50,14 @@ class TestAgents:
     def test_the_template_passes(self, tmp_path: Path) -> None:
         write_template(tmp_path / "agent.py")
         assert check(tmp_path / "agent.py") == ()
+
+    def test_trained_agents_pass_and_are_no_copies_of_each_other(self, tmp_path: Path) -> None:
+        harness = (BUNDLED / "agentic.py").read_bytes()
+        own, theirs = (
+            harness + b'\nCHECKPOINT = "sha256:%s"\n' % (d * 16) for d in (b"9f3a", b"07be")
+        )
+        assert check(own) == ()
+        assert check(own, others={"theirs": theirs}, common=starting_points()) == ()
 
     def test_the_shortcut_is_stopped_with_and_without_its_table(self, tmp_path: Path) -> None:
         assert rules(check(BUNDLED / "shortcut.py")) == {"hash-lookup"}

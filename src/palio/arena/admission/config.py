@@ -68,6 +68,7 @@ class Names(Record, frozen=True):
     calendar: frozenset[str]
     machine: frozenset[str]
     hosts: frozenset[str]
+    sharp: frozenset[str]
     injection: tuple[str, ...]
     restricted: dict[str, frozenset[str]]
 

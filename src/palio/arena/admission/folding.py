@@ -66,7 +66,7 @@ class Folding:
 
     def _fold(self, node: ast.AST) -> Any:
         if isinstance(node, ast.Constant):
-            return node.value if isinstance(node.value, str | bytes | int) else None
+            return node.value if isinstance(node.value, str | bytes | int | float) else None
         if isinstance(node, ast.Name):
             bound = self._source.constants.get(node.id)
             return None if bound is None else self.value(bound)
@@ -184,6 +184,8 @@ def _built_in(node: ast.Call, name: str, given: list[Any]) -> Any:
 
 
 def _size(value: Any) -> int:
+    if isinstance(value, float):
+        return 1
     return value.bit_length() if isinstance(value, int) else len(value or ())
 
 
@@ -196,4 +198,6 @@ def _must(value: Any) -> Any:
 def _bounded(value: Any) -> Any:
     if isinstance(value, str | bytes | list):
         return value if len(value) <= LONGEST else None
+    if isinstance(value, float):
+        return value
     return value if isinstance(value, int) and value.bit_length() < 4096 else None

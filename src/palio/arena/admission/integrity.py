@@ -73,8 +73,8 @@ def _ids(value: Any) -> int:
     """How many product ids a value holds."""
     if isinstance(value, bool):
         return 0
-    if isinstance(value, int):
-        return int(100_000 < value < 10**13)
+    if isinstance(value, int | float):
+        return int(100_000 < value < 10**13 and value == int(value))
     text = value if isinstance(value, str) else ""
     return len(_ID.findall(text))
 
@@ -91,7 +91,7 @@ def _tables(source: Source, folding: Folding, config: AdmissionConfig) -> Iterat
     found = [(node, text) for node, text in _all_texts(source, folding)]
     numbers = [node for node in source.nodes if isinstance(node, ast.Constant)]
     ids = sum(len(_ID.findall(text)) for _, text in found)
-    ids += sum(_ids(node.value) for node in numbers if isinstance(node.value, int))
+    ids += sum(_ids(node.value) for node in numbers if isinstance(node.value, int | float))
     if ids >= config.file_ids:
         what = f"{ids} product ids in the file"
         yield Finding("embedded-answers", "error", what)

@@ -85,10 +85,13 @@ def _module(name: str, node: ast.AST, known: Names, config: AdmissionConfig) -> 
         yield _error(
             "network" if net else "import", f"{top} is not for agents{more if net else ''}", node
         )
-    elif top in known.restricted:
-        if len(parts) > 1 and parts[1] not in known.restricted[top]:
-            yield _error("import", f"{name} is not for agents", node)
-    elif top not in known.allowed:
+    elif any(
+        ".".join(parts[:at]) in known.restricted
+        and parts[at] not in known.restricted[".".join(parts[:at])]
+        for at in range(1, len(parts))
+    ):
+        yield _error("import", f"{name} is not for agents", node)
+    elif top not in known.allowed and top not in known.restricted:
         yield _error("import", f"{name} is not among the modules that agents have", node)
     elif top == "src" and not name.startswith("src.agent"):
         yield _error("import", f"{name} is no module of the agents' contract", node)
@@ -109,7 +112,7 @@ def _name(node: ast.Name, source: Source, known: Names) -> Iterator[Finding]:
     ):
         yield _error("reflection", f"{node.id} under another name", node)
     module = source.modules.get(node.id, "")
-    whole = module in known.restricted and module not in ("os.path", "string", "operator")
+    whole = node.id in source.whole or module in known.restricted
     if whole and not isinstance(around, ast.Attribute):
         yield _error("reflection", f"the module {module} as a value", node)
 
@@ -126,7 +129,7 @@ def _attribute(node: ast.Attribute, source: Source, known: Names) -> Iterator[Fi
     chain = _chain(node)
     module = _module_of(chain, source, known)
     if module is None:
-        if name in ("os", "subprocess", "ctypes", "builtins", "importlib", "__builtins__"):
+        if name.lstrip("_") in known.sharp:
             yield _error("import", f"{name} by way of an object", node)
         elif name in known.writing:
             yield _error("file-write", f"{name} writes to the file system", node)

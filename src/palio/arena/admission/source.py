@@ -35,6 +35,7 @@ class Source:
         nodes: all nodes, parents before children.
         parents: id of a node -> its parent.
         modules: name in the file -> the module that it was imported as.
+        whole: those of them that are modules for sure, and no function or class of one.
     """
 
     text: str
@@ -42,6 +43,7 @@ class Source:
     nodes: list[ast.AST] = field(default_factory=list)
     parents: dict[int, ast.AST] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
+    whole: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.nodes = list(ast.walk(self.tree))
@@ -53,6 +55,7 @@ class Source:
                 for alias in node.names:
                     bound = alias.asname or alias.name.split(".")[0]
                     self.modules[bound] = alias.name if alias.asname else bound
+                    self.whole.add(bound)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 for alias in node.names:
                     self.modules.setdefault(
