@@ -36,26 +36,32 @@ class Namer:
         found: dict[str, None] = {}
         previous = ""
         seen = self._seen
-        denied = not self._words.negative.isdisjoint(tokens)
         for at, token in enumerate(tokens):
             if token in seen.products:
                 found[token] = None
-            owners = seen.pairs.get((previous, token))
-            if owners is not None and len(owners) == 1 and (seen.new(token) or seen.new(previous)):
-                found[next(iter(owners))] = None
-            heads = seen.heads.get(token)
-            if heads is not None and len(heads) == 1 and len(token) > 2 and seen.new(token):
-                found[next(iter(heads))] = None
-            if token in seen.shops and seen.new(token) and not denied:
-                self._add(found, self._of_shop(token, tokens, found))
-            if previous == "the" and token in self._words.positions:
+            elif previous == "the" and token in self._words.positions:
                 self._add(found, self._at_position(at, tokens))
+            if token in seen.owners:  # words of titles, brands and shops are
+                self._by_datum(token, previous, tokens, found)
             previous = token
             if len(found) >= MAX_NAMED:
                 break
         if len(self._order) < MAX_NAMED:
             self._order.update(found)
         return list(found)
+
+    def _by_datum(
+        self, token: str, previous: str, tokens: list[str], found: dict[str, None]
+    ) -> None:
+        seen = self._seen
+        owners = seen.pairs.get((previous, token))
+        if owners is not None and len(owners) == 1 and (seen.new(token) or seen.new(previous)):
+            found[next(iter(owners))] = None
+        heads = seen.heads.get(token)
+        if heads is not None and len(heads) == 1 and len(token) > 2 and seen.new(token):
+            found[next(iter(heads))] = None
+        if token in seen.shops and seen.new(token) and self._words.negative.isdisjoint(tokens):
+            self._add(found, self._of_shop(token, tokens, found))
 
     def _add(self, found: dict[str, None], product_id: str) -> None:
         if product_id:

@@ -22,6 +22,8 @@ def refers(tokens: list[str], seen: Seen, words: Lexicon) -> bool:
     the customer's own list say nothing; a number of rows that no result had refutes it.
     """
     for at, token in enumerate(tokens):
+        if token not in words.reference:
+            continue
         if token in words.sources and _gave(at, tokens, words):
             return True
         if not _results(at, tokens, words) or seen.asked(token):

@@ -122,24 +122,28 @@ class Seen:
         product_id = fold(str(row["product_id"]))
         self.products.add(product_id)
         for key, value in row.items():
+            if key in SKIPPED_KEYS:
+                continue
             if key == "title" and isinstance(value, str):
                 self._title(product_id, value)
             elif key == "price" and isinstance(value, int | float):
                 self._price(product_id, value)
             elif key == "shop_id":
-                shop = self._mentioned & {fold(str(value))}
-                self.shops |= shop
-                self._own(product_id, shop)
+                shop = fold(str(value))
+                if shop in self._mentioned:
+                    self.shops.add(shop)
+                    self._own(product_id, (shop,))
             elif key in TEXT_KEYS:
                 if isinstance(value, str) and value:
                     self.texts.append(value)
-            elif key not in SKIPPED_KEYS:
+            else:
                 self._values(product_id, value, 0, brand=key == "brand")
 
     def _title(self, product_id: str, title: str) -> None:
-        shared = self._mentioned & token_set(title)
-        if not shared:
+        held = token_set(title)
+        if held.isdisjoint(self._mentioned):
             return
+        shared = self._mentioned & held
         self.titles |= shared
         self._own(product_id, shared)
         words = tokens_of(title)
@@ -159,21 +163,36 @@ class Seen:
 
     def _values(self, product_id: str, value: Any, depth: int, *, brand: bool = False) -> None:
         if isinstance(value, str):
-            shared = self._mentioned & token_set(value)
-            if shared:
-                self.values |= shared
-                self._own(product_id, shared)
-                if brand:
-                    for word in shared:
-                        self.heads.setdefault(word, set()).add(product_id)
-        elif isinstance(value, dict | list) and depth < MAX_DEPTH:
-            named = value.items() if isinstance(value, dict) else [("", one) for one in value]
-            for name, one in named:
+            self._text(product_id, value, brand=brand)
+        elif isinstance(value, dict):
+            if depth >= MAX_DEPTH:
+                return
+            for name, one in value.items():
                 if name in SKIPPED_KEYS:
                     continue
-                self._values(product_id, one, depth + 1, brand=brand or name == "brand")
+                if isinstance(one, str):  # most values are: no call for each of them
+                    self._text(product_id, one, brand=brand or name == "brand")
+                else:
+                    self._values(product_id, one, depth + 1, brand=brand or name == "brand")
+        elif isinstance(value, list):
+            if depth < MAX_DEPTH:
+                for one in value:
+                    self._values(product_id, one, depth + 1, brand=brand)
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            self._own(product_id, self._mentioned & {number(str(value))})
+            amount = number(str(value))
+            if amount in self._mentioned:
+                self._own(product_id, (amount,))
+
+    def _text(self, product_id: str, value: str, *, brand: bool) -> None:
+        held = token_set(value)
+        if held.isdisjoint(self._mentioned):
+            return
+        shared = self._mentioned & held
+        self.values |= shared
+        self._own(product_id, shared)
+        if brand:
+            for word in shared:
+                self.heads.setdefault(word, set()).add(product_id)
 
     def _own(self, product_id: str, found: Iterable[str]) -> None:
         for token in found:

@@ -34,6 +34,9 @@ def weighs(thought: Thought, seen: Seen, words: Lexicon) -> Sentence | None:
     for the datum does not matter here, unless it is a number of the query. Products with many
     options own values that neither exhibits as offered, so a datum named in the rejection of one
     candidate, and of no other, is a reason too.
+
+    A datum that the thought also gives to a candidate which does not hold it is no reason, nor
+    does a sentence weigh that prefers a product to itself or for a value that no result has.
     """
     if len(seen.products) < 2:
         return None
@@ -41,20 +44,33 @@ def weighs(thought: Thought, seen: Seen, words: Lexicon) -> Sentence | None:
     data = _data(read, seen, words)
     if len(data) < 2:
         return None
+    found = _weighing(read, data, seen, words)
+    wrong = _misattributed(read, seen, words) if found is not None else ()
+    for token in wrong:
+        for held in data.values():
+            held.named.pop(token, None)
+            held.against.pop(token, None)
+    return _weighing(read, data, seen, words) if wrong else found
+
+
+def _weighing(
+    read: list[_Read], data: dict[str, _Data], seen: Seen, words: Lexicon
+) -> Sentence | None:
     contrast: Sentence | None = None
     rejected: list[str] = []
     before: list[str] = []
     for one in read:
         if not one.about:
             continue
-        if one.words & words.comparative and not _idle(one, seen, words):
+        if not one.words.isdisjoint(words.comparative) and not _idle(one, seen, words):
             together = one.about if len(one.about) > 1 else [*before, *one.about]
             if _reasoned(together, data, seen) or _price_relation(one, seen, words):
                 return one.sentence
-        accepts = bool(rejected) and not one.words.isdisjoint(words.choice | words.positive)
+        chooses = not one.words.isdisjoint(words.choice)
+        accepts = bool(rejected) and (chooses or not one.words.isdisjoint(words.positive))
         if contrast is None and accepts and _reasoned([*rejected, *one.about], data, seen):
             contrast = one.sentence
-        if one.words & words.negative and not one.words & words.choice:
+        if not chooses and not one.words.isdisjoint(words.negative):
             rejected = [*rejected, *one.about][-MAX_NAMED:]
         before = one.about
     return contrast
@@ -98,10 +114,6 @@ def _data(read: list[_Read], seen: Seen, words: Lexicon) -> dict[str, _Data]:
                     data[product_id].named[token] = None
                     if rejects:
                         data[product_id].against[token] = None
-    for token in _misattributed(read, seen, words) if len(data) > 1 else ():
-        for held in data.values():
-            held.named.pop(token, None)
-            held.against.pop(token, None)
     return data
 
 

@@ -16,7 +16,7 @@ _INVISIBLE = dict.fromkeys((0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF, 0xAD))
 
 
 class Lexicon(NamedTuple):
-    """The word lists of `evidence_words.toml` and their digest."""
+    """The word lists of `evidence_words.toml` and their digest; `reference` joins four of them."""
 
     generic: frozenset[str]
     comparative: frozenset[str]
@@ -49,6 +49,7 @@ class Lexicon(NamedTuple):
     copulas: frozenset[str]
     row_nouns: frozenset[str]
     no_position: frozenset[str]
+    reference: frozenset[str]
     counts: dict[str, int]
     positions: dict[str, int]
     digest: str
@@ -62,8 +63,10 @@ def lexicon() -> Lexicon:
     counts, positions = lists.pop("counts"), lists.pop("positions")
     empty = tuple(lists.pop("empty"))
     named = {name: frozenset(words) for name, words in lists.items()}
+    nouns = (named[name] for name in ("set_nouns", "soft_nouns", "weak_nouns", "sources"))
     return Lexicon(
         **named,
+        reference=frozenset().union(*nouns),
         empty=empty,
         counts=counts,
         positions=positions,
