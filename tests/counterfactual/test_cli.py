@@ -74,3 +74,17 @@ def test_the_picture_is_the_same_for_the_same_numbers(tmp_path: Path) -> None:
     assert (tmp_path / "x.png").stat().st_size > 5_000
     with pytest.raises(ConfigError, match="picture"):
         save_chart(found, tmp_path / "x.pdf")
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / "trajectories.jsonl").write_bytes(to_json(recorded("careful")[0]) + b"\n")
+    for arguments, what in (
+        ((folder,), "world of their catalogue"),
+        (("--checkpoint", "somewhere"), "names no policy"),
+        (("--agent", "nobody"), "no bundled agent is called 'nobody'"),
+    ):
+        found = CliRunner().invoke(app, ["judge", "counterfactual", *map(str, arguments)])
+        assert found.exit_code != 0
+        assert what in f"{found.output}{found.exception}"
