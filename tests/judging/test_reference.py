@@ -14,7 +14,7 @@ JUDGE = EvidenceJudge()
 
 
 def quality(*events: Event, **fields: object) -> float | None:
-    return JUDGE.verdict(trajectory(*events, **fields)).quality  # type: ignore[arg-type]
+    return JUDGE.verdict(trajectory(*events, **fields)).quality
 
 
 def after_view(text: str) -> float | None:
