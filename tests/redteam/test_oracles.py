@@ -68,6 +68,7 @@ def test_a_filter_that_lets_all_through_is_seen(
     monkeypatch.setattr(bwrap, "filter_bytes", lambda: ALLOW_ALL)
     attack = attack_called(name, seconds=5.0)
     seen = strike(driver, attack, host, tmp_path)
+    assert seen.outcome.fault is None, seen.outcome
     with pytest.raises(AssertionError):
         attack.oracle(seen)
 

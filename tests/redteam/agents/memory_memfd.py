@@ -1,4 +1,4 @@
-"""Memory that belongs to no process: anonymous files, System V segments, full pipes."""
+"""Memory that belongs to no process: anonymous files and System V segments."""
 
 import ctypes
 import os
