@@ -74,21 +74,22 @@ def signals_of(
 ) -> tuple[float, float, float, float]:
     """`palio.corpus.ranking.signals`, for calls that are already parsed."""
     asked: set[tuple[str, Any]] = set()
+    checked: set[str] = set()
+    left = names.index(RECOMMEND)
     for name, said in zip(names, parsed, strict=True):
+        if left > 0 and name in CHECKS:
+            checked.update(ids_of(said))
+        left -= 1
         if len(said) == 1:  # one text, which most calls are, needs no encoding
             (only,) = said.items()
             if type(only[1]) is str:
                 asked.add((name, only))
                 continue
         asked.add((name, _sorted(said)))
-    searches = sum([one[0] in SEARCHES for one in asked])
-    checked: set[str] = set()
-    for name, arguments in zip(names[: names.index(RECOMMEND)], parsed, strict=False):
-        if name in CHECKS:
-            checked.update(ids_of(arguments))
+    searches = [name for name, _ in asked if name in SEARCHES]
     return (
         min(1.0, (told.thinking + len(names)) / DEEP),
-        min(1.0, max(0, searches - 1) / (MANY_QUERIES - 1)),
+        min(1.0, max(0, len(searches) - 1) / (MANY_QUERIES - 1)),
         sum(1 for one in wanted if one in checked) / len(wanted),
         (told.acting / told.turns) * (len(asked) / len(names)),
     )

@@ -84,6 +84,10 @@ class Screen:
         """The rows of the next record; ask for all of them before the record after it."""
         if self._direct is not None and not raw.fault:
             read = self._direct.read(raw)
+            if type(read) is Kept and not self._reader.waiting:
+                self.rows += 1
+                self.formats["chat"] += 1
+                return (read,)
             if read is not None:
                 return self._served(read, raw.line)
         return self._general(self._reader.read(self._file, raw))
