@@ -58,13 +58,18 @@ def test_a_spinning_agent_dies_with_its_killed_host(name: str, tmp_path: Path) -
     assert not alive
 
 
+def is_guest(process: psutil.Process) -> bool:
+    try:
+        return "runner.py" in " ".join(process.cmdline())
+    except psutil.Error:  # a launcher's helper that has just ended
+        return False
+
+
 def wait_for_children(pid: int) -> list[psutil.Process]:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         children = [
-            child
-            for child in psutil.Process(pid).children(recursive=True)
-            if "runner.py" in " ".join(child.cmdline())
+            child for child in psutil.Process(pid).children(recursive=True) if is_guest(child)
         ]
         if children:
             return children
