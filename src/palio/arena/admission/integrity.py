@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,14 @@ _HEX = re.compile(r"(?<![0-9a-fA-F])(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{16,}(?![0-9a-f
 _ENCODED = re.compile(r"[A-Za-z0-9+/=_\-!#$%&()*;<>?@^`{|}~]+")
 _LITERAL = (ast.Dict, ast.List, ast.Tuple, ast.Set)
 _HOURS = ("%H", "%I", "%A", "%a", "%w", "%u", "%d", "%j", "%p")
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u115f\u1160\u180e\u200b\u200c\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f"
+    "\u3164\ufeff\uffa0\U000e0000-\U000e01ef]"
+)
+"""What shows nothing or turns text around, without emoji's own joiners (U+200D, U+FE0F)."""
+_ALIKE = "\u0400-\u052f\u0391\u039f\u03b1\u03b9\u03bd\u03bf"
+_MIXED = re.compile(f"[A-Za-z][{_ALIKE}]|[{_ALIKE}][A-Za-z]")
+"""Cyrillic, and Greek letters that look Latin, within a Latin word."""
 SENTENCE = 50
 """Characters from which a key is a request and no name."""
 LONG = 20_000
@@ -32,9 +41,24 @@ def integrity(source: Source, folding: Folding, config: AdmissionConfig) -> Iter
     yield from hash_lookups(source)
     yield from _strategy(source)
     for node, text in _all_texts(source, folding):
-        hit = injection().search(text[:LONG])
+        if len(text) > 2 and (unseen := _UNSEEN.search(text)):
+            what = f"a text with an invisible character (U+{ord(unseen[0]):04X})"
+            yield _error("obfuscation", what, node)
+        if mixed := _MIXED.search(text):
+            yield _error("obfuscation", f"letters of two scripts in {mixed[0][:40]!r}", node)
+        hit = injection().search(_shown(text[:LONG]))
         if hit:
             yield _error("prompt-injection", f"a text for the judge: {hit[0][:80]!r}", node)
+
+
+def _shown(text: str) -> str:
+    """A text as a model reads it: invisible characters out, look-alike forms in their plain one."""
+    if text.isascii():
+        return text
+    tagged = "".join(
+        chr(ord(c) - 0xE0000) if "\U000e0020" <= c <= "\U000e007e" else c for c in text
+    )
+    return unicodedata.normalize("NFKC", _UNSEEN.sub("", tagged)).replace("\u2581", "_")
 
 
 def _error(rule: str, message: str, node: ast.AST, severity: Severity = "error") -> Finding:

@@ -16,7 +16,7 @@ from palio.arena.admission.findings import Finding
 _PIECE = re.compile(r"\w+|[^\w\s]")
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _HIDDEN = re.compile(
-    "[\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\U000e0000-\U000e007f]"
+    "[\u200b\u200c\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\U000e0000-\U000e007f]"
 )
 """Characters that cannot be seen, or that turn text around."""
 _NAME = re.compile(r"[^\W\d]\w*")
