@@ -74,13 +74,22 @@ def run(
 
 
 @app.command()
-def prepare(suite_seed: int | None = SUITE_SEED, lab: Path | None = LAB, out: Path = OUT) -> None:
+def prepare(
+    suite_seed: int | None = SUITE_SEED,
+    lab: Path | None = LAB,
+    out: Path = OUT,
+    executor: str = typer.Option("processes", help="Of the rollouts: processes, inline or ray."),
+    address: str = typer.Option("", help="Ray cluster to use; a local one is started without."),
+) -> None:
     """Make what all runs share: worlds, pools, rollouts, judged rows."""
     from palio.evaluate.experiment.config import read_lab
     from palio.evaluate.experiment.lab import Lab
+    from palio.rollout.cluster import executor_named
 
+    config = read_lab(lab, suite_seed)
+    chosen = executor_named(executor, config.workers)
     with Screen() as screen:
-        Lab(read_lab(lab, suite_seed), out, screen).prepare()
+        Lab(config, out, screen, executor=chosen, address=address).prepare()
 
 
 def _part(text: str) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from palio.evaluate.mainjob.arena import load_share
 from palio.evaluate.mainjob.worlds import Ground
 from palio.records import Problem, Record, Trajectory, from_json, to_json
 from palio.rollout import Shard, bulk
+from palio.rollout.cluster import ExecutorName
 from palio.rollout.verdicts import Judged, Panel, judge_all
 from palio.world.artefacts import replacing
 
@@ -90,6 +91,8 @@ def roll_out(
     seed: int,
     workers: int,
     advance: Callable[[int, str], None],
+    executor: ExecutorName = "processes",
+    address: str = "",
 ) -> int:
     """Run the agents; resumes by shard. Gives the number of trajectories.
 
@@ -100,11 +103,15 @@ def roll_out(
         seed: of the agents.
         workers: processes.
         advance: called with shards done and a note.
+        executor: see `bulk`; decides no row.
+        address: of a running Ray cluster.
     """
     report = bulk(
         list(shards(ground, agents, seed)),
         folder,
         workers=workers,
+        executor=executor,
+        address=address,
         limits=Limits(seconds=60.0),
         progress=lambda done, _, rows: advance(done, f"{rows:,} trajectories"),
     )

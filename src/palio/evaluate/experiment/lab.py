@@ -33,6 +33,7 @@ from palio.evaluate.mainjob.stages import Reporter, Stages
 from palio.evaluate.mainjob.worlds import Ground, make_worlds, open_ground
 from palio.judging import default_encoder
 from palio.records import PalioError, digest
+from palio.rollout.cluster import ExecutorName
 from palio.train.ground import Ground as TrainingGround
 from palio.train.ground import Worlds
 
@@ -63,12 +64,15 @@ class Lab:
         out: the folder.
         reporter: progress of the stages that are made once.
         clock: seconds.
+        executor, address: of the shared rollouts; see `bulk`. They decide no row.
     """
 
     config: LabConfig
     out: Path
     reporter: Reporter
     clock: Callable[[], float] = time.monotonic
+    executor: ExecutorName = "processes"
+    address: str = ""
     _exams: dict[str, Exam] = field(default_factory=dict)
 
     def prepare(self) -> None:
@@ -102,6 +106,8 @@ class Lab:
             seed=config.seed,
             workers=config.workers,
             advance=self.reporter.advance,
+            executor=self.executor,
+            address=self.address,
         )
         return {"trajectories": many}
 
