@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
@@ -16,10 +17,13 @@ from palio.corpus.build import build
 from palio.corpus.config import POOLS, CorpusConfig
 from palio.corpus.funnel import Funnel, read_funnel
 from palio.corpus.lineage import read_lineage
+from palio.corpus.readers.sources import RawRecord
 from palio.corpus.reading import TraceReader
 from palio.corpus.rows import read_rows
 from palio.corpus.shards import plan, run
 from palio.corpus.shards.assembly import assemble
+from palio.corpus.shards.columns import Kept, calls_in, table_of, trajectories_of
+from palio.corpus.shards.screen import Screen
 from palio.corpus.shards.shard import ROWS
 from palio.corpus.verify import verify
 from palio.judging.richness import richness_verdict
@@ -160,3 +164,25 @@ def test_assemble_from_the_command_line(tmp_path: Path) -> None:
     funnel = json.loads(ended.stdout)
     assert funnel["steps"][0]["name"] == "shards"
     assert verify(tmp_path / "out").good
+
+
+def test_trajectories_of_any_part_of_a_table() -> None:
+    """Slices, chunks and batches give the rows that the whole gives, calls with them."""
+    screen = Screen("rows.jsonl", LENIENT)
+    lines = [json.dumps(chat_row(number)).encode() for number in range(9)]
+    kept = [row for n, line in enumerate(lines) for row in screen.take(RawRecord(n, line))]
+    tables = [
+        table_of([row for row in part if isinstance(row, Kept)]) for part in (kept[:4], kept[4:])
+    ]
+    whole = pa.concat_tables(tables).unify_dictionaries()
+    every = list(trajectories_of(whole))
+    assert [one.trajectory_id for one in every] == [f"t{n}" for n in range(9)]
+    assert list(trajectories_of(whole.slice(3, 4))) == every[3:7]
+    assert list(trajectories_of(tables[1].slice(1).to_batches()[0])) == every[5:]
+    assert list(trajectories_of(whole.take([8, 2]))) == [every[8], every[2]]
+    calls = [
+        [(c.function.name, c.function.arguments) for m in one.messages for c in m.tool_calls]
+        for one in every
+    ]
+    assert calls_in(whole["messages"]) == calls
+    assert calls_in(whole.slice(3, 4)["messages"]) == calls[3:7]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -224,14 +225,27 @@ def _offsets(lists: Sequence[Sequence[Any]]) -> pa.Array:
     return pa.array(ends, pa.int32())
 
 
+_READ = ("trajectory_id", "problem_id", "query", "kind", "tools", "run", "events")
+
+
 def trajectories_of(table: pa.Table | pa.RecordBatch) -> Iterator[Trajectory]:
     """The trajectories of rows of `SCHEMA`, as they were read."""
-    for row in table.to_pylist():
+    for row, told in zip(
+        table.select(_READ).to_pylist(), _conversations(table["messages"]), strict=True
+    ):
         run = from_json(row["run"], Run)
         late = frozenset(run.rationalised)
         messages = tuple(
-            _message(plain, rationalised=place in late)
-            for place, plain in enumerate(row["messages"])
+            Message(
+                role=role,
+                content=content,
+                reasoning_content=thought,
+                tool_calls=calls,
+                tool_call_id=answered,
+                name=name,
+                rationalised=place in late,
+            )
+            for place, (role, content, thought, answered, name, calls) in enumerate(told)
         )
         events: tuple[Event, ...] = (
             events_of(messages, run.by_harness)
@@ -247,12 +261,55 @@ def trajectories_of(table: pa.Table | pa.RecordBatch) -> Iterator[Trajectory]:
         )
 
 
-def _message(plain: dict[str, Any], *, rationalised: bool) -> Message:
-    calls = tuple(
-        ToolCall(id=call["id"], function=FunctionCall(**call["function"]))
-        for call in plain["tool_calls"] or ()
+def _conversations(column: pa.ChunkedArray | pa.Array) -> Iterator[list[tuple[Any, ...]]]:
+    """The messages of each row by flat lists: dictionaries of nested ones take three times as long.
+
+    A message is (role, content, thinking, id of the call it answers, name, calls).
+    """
+    rows = _whole(column)
+    every = rows.flatten()
+    held = every.field("tool_calls")
+    calls = held.flatten()
+    made = iter(
+        [
+            ToolCall(id=name, function=FunctionCall(name=tool, arguments=arguments))
+            for name, (tool, arguments) in zip(
+                calls.field("id").to_pylist(), _functions(calls), strict=True
+            )
+        ]
     )
-    return Message(**{**plain, "tool_calls": calls}, rationalised=rationalised)
+    plain = ("role", "content", "reasoning_content", "tool_call_id", "name")
+    messages = zip(
+        *(every.field(name).to_pylist() for name in plain),
+        [tuple(islice(made, count)) for count in _lengths(held)],
+        strict=True,
+    )
+    for count in _lengths(rows):
+        yield list(islice(messages, count))
+
+
+def calls_in(column: pa.ChunkedArray | pa.Array) -> list[list[tuple[str, str]]]:
+    """(tool, arguments) of each row's calls in order; other members of messages may be missing."""
+    rows = _whole(column)
+    held = rows.flatten().field("tool_calls")
+    functions = _functions(held.flatten())
+    counts = iter(_lengths(held))
+    return [list(islice(functions, sum(islice(counts, count)))) for count in _lengths(rows)]
+
+
+def _functions(calls: pa.StructArray) -> Iterator[tuple[str, str]]:
+    function = calls.field("function")
+    names, arguments = (function.field(name).to_pylist() for name in ("name", "arguments"))
+    return zip(names, arguments, strict=True)
+
+
+def _whole(column: pa.ChunkedArray | pa.Array) -> pa.ListArray:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _lengths(lists: pa.ListArray) -> list[int]:
+    counts: list[int] = lists.value_lengths().fill_null(0).to_pylist()
+    return counts
 
 
 _PAGE = 8 << 20

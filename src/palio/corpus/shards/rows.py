@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from palio.corpus.candidate import Candidate
 from palio.corpus.conversation import conversation_digest
 from palio.corpus.readers.reading import OWN
-from palio.corpus.shards.columns import SCHEMA, SMALL, trajectories_of
+from palio.corpus.shards.columns import SCHEMA, SMALL, calls_in, trajectories_of
 from palio.corpus.shards.shard import MANIFEST, ROWS, ShardManifest, read_manifest
 from palio.corpus.shards.storage import Folder, opened
 from palio.records import InputError, Message, Problem, Trajectory, bytes_digest, to_json
@@ -68,10 +68,9 @@ class ShardRows:
         for number in range(len(self.manifests)):
             yield number, self._table(number, list(SMALL)).to_pydict()
 
-    def calls(self, shard: int) -> list[list[Any]]:
-        """For each row of a shard its messages with nothing but their calls."""
-        rows: list[list[Any]] = self._table(shard, [_CALLS])["messages"].to_pylist()
-        return rows
+    def calls(self, shard: int) -> list[list[tuple[str, str]]]:
+        """For each row of a shard the (tool, arguments) of its calls."""
+        return calls_in(self._table(shard, [_CALLS])["messages"])
 
     def trajectories(
         self, candidates: Sequence[Candidate]

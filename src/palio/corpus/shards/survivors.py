@@ -131,8 +131,11 @@ class Survivors:
         drops: dict[tuple[int, int], Drop] = {}
         if self._config.oracle_search and mine:
             calls = rows.calls(shard)
-            asked = {one.place: _asked(calls[one.place[1]]) for one in mine}
-            doubtful = [one for one in mine if self._words(one, asked[one.place])]
+            doubtful = [
+                one
+                for one in mine
+                if self._words(one, [(*call, "") for call in calls[one.place[1]]])
+            ]
             for one, trajectory in rows.trajectories(doubtful):
                 if words := self._words(one, observations(trajectory)):
                     drops[one.place] = Drop(reason="oracle_search", detail=", ".join(words[:5]))
@@ -173,11 +176,3 @@ def _judged(row: Mapping[str, Any], verdicts: Verdicts) -> Judged:
         source=SOURCE_MARK if row["agent"].endswith(AGENT_MARK) else "",
     )
     return Judged(trajectory=trajectory, verdicts=verdicts)
-
-
-def _asked(messages: list[Any]) -> list[tuple[str, str, str]]:
-    return [
-        (call["function"]["name"], call["function"]["arguments"], "")
-        for message in messages
-        for call in message["tool_calls"] or ()
-    ]
