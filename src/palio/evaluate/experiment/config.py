@@ -38,7 +38,7 @@ class LabConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=
 
     suite_seed: int = 1
     catalogues: int = 24
-    products: int = 1_500
+    products: int = 2_000
     problems: int = 400
     race_problems: int = 30
     train_share: float = 0.6
