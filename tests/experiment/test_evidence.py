@@ -35,7 +35,7 @@ def test_the_page_shows_every_seed_and_says_what_may_be_said(tmp_path):
     assert "| higher |" in page
     assert "open: more seeds are needed" in page
     assert "yes" in page
-    assert (tmp_path / "two.svg").read_text().startswith("<svg")
+    assert (tmp_path / "evidence" / "two.svg").read_text().startswith("<svg")
     assert result.complete
 
 
@@ -49,7 +49,7 @@ def test_a_partial_set_is_told_as_partial(tmp_path):
 def test_nothing_run_is_said(tmp_path):
     _, page = told([], tmp_path)
     assert "Not run yet." in page
-    assert not (tmp_path / "two.svg").exists()
+    assert not (tmp_path / "evidence" / "two.svg").exists()
 
 
 def test_runs_of_another_lab_or_plan_are_left_out(tmp_path):
@@ -73,7 +73,7 @@ def test_results_are_machine_readable(tmp_path):
     result, _ = told(three_seeds(), tmp_path)
     from palio.evaluate.experiment.analysis import PlanResult
 
-    read = from_json((tmp_path / "results.json").read_bytes(), tuple[PlanResult, ...])
+    read = from_json((tmp_path / "evidence" / "results.json").read_bytes(), tuple[PlanResult, ...])
     assert read == (result,)
 
 

@@ -114,7 +114,7 @@ def report(
     suite_seed: int | None = SUITE_SEED,
     lab: Path | None = LAB,
     runs: Path = typer.Option(Path("runs/experiment"), help="Lab folder, or a file of runs."),
-    out: Path = typer.Option(Path("docs/evidence"), help="Folder of page and pictures."),
+    out: Path = typer.Option(Path("docs"), help="Folder of evidence.md; pictures go below it."),
     intro: Path | None = typer.Option(None, help="Markdown that stands before the results."),
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
 ) -> None:

@@ -20,7 +20,7 @@ from palio.evaluate.figure import p_value
 from palio.records import to_json
 from palio.world.artefacts import write_lines
 
-PAGE, RESULTS = "evidence.md", "results.json"
+PAGE, FOLDER, RESULTS = "evidence.md", "evidence", "results.json"
 _MINUS = "\N{MINUS SIGN}"
 
 
@@ -32,7 +32,7 @@ def write_evidence(
     intro: str,
     log: Sequence[Entry] = (),
 ) -> list[PlanResult]:
-    """Analyse, and write `evidence.md`, one picture a plan and `results.json`.
+    """Analyse, and write `evidence.md`, and in `evidence/` a picture a plan and `results.json`.
 
     Args:
         plans: in the order in which they are told.
@@ -42,7 +42,8 @@ def write_evidence(
         intro: what stands before everything else.
         log: of the sealed pool's openings.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    folder = out / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
     told, results = [], []
     for plan in plans:
         mine = of_plan(runs, plan.digest(), lab.digest())
@@ -51,7 +52,7 @@ def write_evidence(
         told.append(_told(plan, result, mine))
         if result.n:
             picture = effects_chart(plan, result)
-            write_lines(out / f"{plan.name}.svg", [picture.encode(), b"\n"])
+            write_lines(folder / f"{plan.name}.svg", [picture.encode(), b"\n"])
     page = _template().render(
         plans=told,
         lab=lab,
@@ -61,7 +62,7 @@ def write_evidence(
         head=log[-1].own if log else "",
     )
     write_lines(out / PAGE, [page.strip().encode(), b"\n"])
-    write_lines(out / RESULTS, [to_json(results), b"\n"])
+    write_lines(folder / RESULTS, [to_json(results), b"\n"])
     return results
 
 

@@ -33,6 +33,6 @@ def effects_chart(plan: Plan, result: PlanResult) -> str:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:+.0f}"))
         axes.set_xlabel(
             f"percentage points ({plan.measure}, n = {result.n:,}) · dot: a seed · line: 95 % "
-            f"interval over {result.seeds} seeds · band: below {100 * plan.smallest:.0f} points"
+            f"interval over seeds · band: below {100 * plan.smallest:.0f} points"
         )
         return svg(figure, name=f"effects-{plan.name}", label=f"{plan.question} Effects by seed")
