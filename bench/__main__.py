@@ -72,6 +72,25 @@ def line(row: dict[str, Any]) -> str:
     return "| " + " | ".join(cells) + " |\n"
 
 
+GPU_HEAD = """
+## On a GPU
+
+Written by `python -m bench.gpu --out docs/benchmarks-gpu.json` on a machine that has one: stages at the
+shapes of Qwen3 0.6B and 4B with random weights, so it says what a step costs, nothing of quality.
+
+"""
+
+
+def page(facts: dict[str, str], rows: list[dict[str, Any]], gpu: Path) -> str:
+    """The whole page; the table of a GPU stays as it was measured there."""
+    text = HEAD.format(**facts) + "".join(map(line, rows))
+    if gpu.is_file():
+        from bench.gpu import table
+
+        text += GPU_HEAD + table(json.loads(gpu.read_bytes())).strip() + "\n"
+    return text
+
+
 def measure(only: list[str], quick: bool) -> list[dict[str, Any]]:
     """Run the chosen benchmark modules in order."""
     rows: list[dict[str, Any]] = []
@@ -102,7 +121,7 @@ def main() -> None:
         "python": platform.python_version(),
     }
     docs = ROOT / "docs"
-    (docs / "benchmarks.md").write_text(HEAD.format(**facts) + "".join(map(line, rows)))
+    (docs / "benchmarks.md").write_text(page(facts, rows, docs / "benchmarks-gpu.json"))
     (docs / "benchmarks.json").write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 
 
