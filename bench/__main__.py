@@ -75,8 +75,8 @@ def line(row: dict[str, Any]) -> str:
 GPU_HEAD = """
 ## On a GPU
 
-Written by `python -m bench.gpu --out docs/benchmarks-gpu.json` on a machine that has one: stages at the
-shapes of Qwen3 0.6B and 4B with random weights, so it says what a step costs, nothing of quality.
+Written by `python -m bench.gpu --out docs/benchmarks-gpu.json` on a machine that has one: stages at
+the shapes of Qwen3 0.6B and 4B with random weights: what a step costs, nothing of quality.
 
 """
 
