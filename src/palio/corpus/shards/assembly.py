@@ -29,6 +29,7 @@ from palio.corpus.screening import KNOWN
 from palio.corpus.selection import capped
 from palio.corpus.separation import GUARD, Separation, separate, withheld
 from palio.corpus.shards.rows import ShardRows
+from palio.corpus.shards.shard import without_collection
 from palio.corpus.shards.survivors import GATES, Survivors
 from palio.corpus.spool import RejectWriter
 from palio.judging.richness import richness_verdict
@@ -83,9 +84,11 @@ def assemble(
     with _staged(out) as stage:
         with closing(RejectWriter(stage, keep_bodies=False)) as rejects:
             told = Survivors(known, config, separation, verdicts or {}, tally, rejects)
-            survivors = told.of(rows)
+            with without_collection():
+                survivors = told.of(rows)
             kept = _selected(survivors, rows, config, separation, tally, rejects)
-        _write_pools(stage, kept, rows, separation, verdicts or {})
+        with without_collection():
+            _write_pools(stage, kept, rows, separation, verdicts or {})
         counts = check_corpus(stage, known)
         agents = _agents(told.agents, kept)
         funnel = Funnel(steps=tally.steps(), pools=counts, agents=agents).check()

@@ -312,7 +312,7 @@ def _lengths(lists: pa.ListArray) -> list[int]:
     return counts
 
 
-_PAGE = 8 << 20
+_PAGE = 4 << 20
 
 
 def writer_of(stream: Any, level: int) -> pq.ParquetWriter:

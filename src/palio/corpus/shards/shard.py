@@ -113,7 +113,7 @@ def make_shard(job: ShardJob, count: TokenCount | None = None) -> ShardManifest:
     folder.remove(job.name + MANIFEST)  # from here on the old output does not count
     screen = Screen(job.input, job.config, count, direct=job.direct)
     with ExitStack() as files:
-        files.enter_context(_without_collection())
+        files.enter_context(without_collection())
         try:
             source = _Summed(files.enter_context(opened(job.input)))
         except OSError as error:
@@ -240,7 +240,7 @@ class _Output(io.RawIOBase):
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
+def without_collection() -> Iterator[None]:
     """No garbage collector meanwhile: nothing here is cyclic, and it costs 7 us a trace."""
     was = gc.isenabled()
     gc.disable()
