@@ -84,6 +84,11 @@ class FloorResult(Record, frozen=True):
     car: dict[str, Estimate]
     scores: tuple[FloorScore, ...]
 
+    @property
+    def sort(self) -> str:
+        """What tables call it: a floor, or a ceiling."""
+        return "ceiling" if self.name == READER.name else "floor"
+
     def outcomes(self, profile: Profile) -> dict[str, bool]:
         """Success by problem id.
 

@@ -47,7 +47,7 @@ def results_table(
     for floor in floors:
         rates = floor_series(floor).rates
         table.add_row(
-            Text(f"{floor.name} (floor)", style="yellow"),
+            Text(f"{floor.name} ({floor.sort})", style="yellow"),
             *(cell(rates.get(intent)) for intent in intents),
             cell(floor.rates[OVERALL].get("strict")),
             cell(None),
