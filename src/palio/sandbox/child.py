@@ -43,9 +43,6 @@ class Launch:
         fds: descriptors that it inherits.
         root: topmost sandboxed process, given the launcher's id; 0: nothing to watch.
         mounts: what the sandbox can write to.
-        capped: whether the kernel caps the sandbox's memory too. A process that fills it within
-            the watchdog's pause is killed by the kernel: no report and SIGKILL that is not ours
-            (137 of a launcher) then mean memory. An agent that ends so by itself gains nothing.
     """
 
     argv: Sequence[str]
@@ -58,7 +55,6 @@ class Launch:
     fds: tuple[int, ...] = ()
     root: Callable[[int], int] = lambda _: 0
     mounts: tuple[str, ...] = ()
-    capped: bool = False
 
 
 class _Stream:
@@ -145,8 +141,6 @@ class Child:
                 kill_s = time.perf_counter() - decided
             for stream in self._streams():
                 stream.drain()
-            if reason == "exited" and self._killed_for_memory():
-                reason = "oom"
             usage = SandboxUsage(
                 wall_s=self._clock() - self._started,
                 cpu_s=used.ru_utime + used.ru_stime,
@@ -163,16 +157,6 @@ class Child:
                 if pipe is not None:
                     pipe.close()
         return self._outcome(reason, usage)
-
-    def _killed_for_memory(self) -> bool:
-        """The kernel was faster than the watchdog."""
-        silent = self._report is not None and not self._report.data()
-        if not (self._launch.capped and silent and self._process.returncode in (-9, 137)):
-            return False
-        limit = self._limits.memory_bytes
-        self._watchdog.peak = max(self._watchdog.peak, limit)
-        self._finding = Finding("oom", f"more than {limit >> 20} MiB of memory")
-        return True
 
     def _outcome(self, reason: Reason, usage: SandboxUsage) -> SandboxOutcome:
         report = self._verdict(reason)

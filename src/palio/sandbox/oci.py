@@ -159,7 +159,6 @@ class OciDriver(Room):
             folder=str(bundle.folder),
             root=lambda _: _number(pid_file),
             mounts=(TMP, SHM) if self._runtime == "runc" else (),
-            capped=bundle.user is not None,
         )
 
     def _flags(self) -> list[str]:
@@ -203,8 +202,8 @@ def config_of(
         "readonlyPaths": ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs"],
     }
     if bundle.user is not None:
-        # A backstop of the kernel's behind the watchdog, for what fills memory between two looks.
-        roof = limits.memory_bytes + limits.memory_bytes // 4
+        # A backstop of the kernel's behind the watchdog, which sees a sandbox first and says why.
+        roof = 2 * limits.memory_bytes
         linux["resources"] = {"memory": {"limit": roof}, "pids": {"limit": limits.pids + 8}}
     return {
         "ociVersion": "1.0.2",
