@@ -14,8 +14,8 @@ from palio.sandbox.spec import Reason, SandboxLimits
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 CALM_S = 0.02
-"""Between two looks at a tree that uses little. In 0.1 s an idle core fills 200 MB; the kernel's own
-cap, where there is one, would then end it first, and would not say why."""
+"""Between two looks at a tree that uses little. In 0.1 s an idle core fills 200 MB; the kernel's
+own cap, where there is one, would then end it first, and would not say why."""
 ALERT_S = 0.01
 """Between two looks at a tree that uses over a quarter of its memory; a core fills 20 MB in it."""
 
