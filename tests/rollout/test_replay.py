@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from palio.broker.journal import FILE
 from palio.broker.policy import BrokerPolicy
 from palio.broker.recording import read_recordings
 from palio.cli.main import app
+from palio.judging.store import VERDICTS
 from palio.records import PalioError, to_json
 from palio.rollout import read_trajectories, run_suite
 from palio.rollout.replay import check_record, journal_path, replay_runs
@@ -219,6 +221,17 @@ def test_the_command_checks_then_replays(recorded: Path, tmp_path: Path) -> None
     assert shown.exit_code == 1
     (problem,) = json.loads(shown.output)["record"]["problems"]
     assert "the file was changed" in problem
+
+
+def test_verdicts_beside_the_runs_are_no_runs(recorded: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "judged"
+    shutil.copytree(recorded, folder)
+    (folder / VERDICTS).write_bytes(b'{"type":"richness","trajectory_id":"t"}\n')
+    runner = CliRunner()
+    problem = small()[1][0].problem_id
+    shown = runner.invoke(app, ["replay", "--run", str(folder), "--problem", problem])
+    assert shown.exit_code == 0, shown.output
+    assert len(list(read_trajectories(folder))) == len(list(read_trajectories(recorded)))
 
 
 def test_without_a_journal_nothing_is_kept(tmp_path: Path) -> None:

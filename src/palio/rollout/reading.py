@@ -8,6 +8,7 @@ from pathlib import Path
 
 import zstandard
 
+from palio.judging.store import VERDICTS
 from palio.records import InputError, IntegrityError, Trajectory, from_json
 
 SUFFIXES = (".jsonl", ".jsonl.zst")
@@ -16,8 +17,8 @@ SUFFIXES = (".jsonl", ".jsonl.zst")
 def read_trajectories(path: Path | str) -> Iterator[Trajectory]:
     """Trajectories of a ``.jsonl`` or ``.jsonl.zst`` file, or of all such files of a folder.
 
-    In a folder, files are read in the order of their names; names that start with a dot are
-    skipped. Rows come in file order.
+    In a folder, files are read in the order of their names; names that start with a dot, and the
+    verdicts that a race keeps beside its runs, are skipped. Rows come in file order.
 
     Raises:
         InputError: there is no such file, no trajectory file in the folder, or a line is no
@@ -42,7 +43,7 @@ def trajectory_files(path: Path) -> list[Path]:
     files = [
         file
         for file in sorted(path.iterdir())
-        if file.name.endswith(SUFFIXES) and not file.name.startswith(".")
+        if file.name.endswith(SUFFIXES) and not file.name.startswith(".") and file.name != VERDICTS
     ]
     if not files:
         raise InputError(

@@ -114,3 +114,11 @@ def test_refusals_are_clear(
     with pytest.raises(MissingDependencyError, match=r"palio\[judge\]"):
         palio(race_app, *race, "--judge", f"llm:{path}")
     assert not (tmp_path / "out").exists(), "nothing ran before the judge was there"
+
+
+def test_a_judge_that_is_not_there_is_said_with_where_to_look(tmp_path):
+    from palio.judging.llm.config import read_config
+    from palio.records import ConfigError
+
+    with pytest.raises(ConfigError, match=r"nothing\.toml: no judge here.*docs/judging\.md"):
+        read_config(tmp_path / "nothing.toml")

@@ -152,6 +152,10 @@ def read_config(path: Path) -> tuple[JudgeConfig, Prompt]:
     """
     try:
         config = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), JudgeConfig)
+    except OSError as error:
+        remedy = "write one: docs/judging.md shows a whole one"
+        what = f"no judge here: {error.strerror}"
+        raise ConfigError(what, where=str(path), remedy=remedy) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         remedy = "docs/judging.md shows a whole one"
         raise ConfigError(f"not a judge: {error}", where=str(path), remedy=remedy) from error
