@@ -7,10 +7,9 @@ kept, and the bytes of the pool files, do not depend on the order in which traje
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from palio.corpus.certificate import certify
 from palio.corpus.check import check_corpus
 from palio.corpus.config import POOLS, CorpusConfig, checked
 from palio.corpus.earlier import READ, Earlier
-from palio.corpus.funnel import FUNNEL, AgentCount, Funnel, Tally
+from palio.corpus.funnel import FUNNEL, Funnel, Tally, agent_counts
 from palio.corpus.gates import Drop, TokenCount, row_steps
 from palio.corpus.lineage import PROVENANCE, lineage_of
 from palio.corpus.neighbours import distinct
@@ -32,6 +31,7 @@ from palio.corpus.scrub import Scrubber, placeholders
 from palio.corpus.selection import capped
 from palio.corpus.separation import GUARD, Separation, never_touched, separate, withheld
 from palio.corpus.spool import RejectWriter, Spool
+from palio.corpus.staging import staged
 from palio.records import (
     InputError,
     Message,
@@ -97,7 +97,7 @@ def build(
         judged, problems = map(scrubber.judged, judged), map(scrubber.problem, problems)
     known = by_id(problems)
     plan = _Plan(known, config, separate(known.values(), checked(config), previous, vectors))
-    with _staged(out) as stage:
+    with staged(out, ".building") as stage:
         came = _Incoming(judged, earlier or Earlier(()), unread, progress, refuse_strangers)
         funnel, found, scrubbed = _assemble(stage, came, plan, row_steps(count, plan.problems))
         told = {FUNNEL: to_json(funnel), POOL_FILE: to_json(plan.separation.pool_of)}
@@ -155,7 +155,7 @@ def _assemble(
         kept = _chosen(survivors, plan, tally, spool, rejects)
         scrubbed = _write_pools(stage, kept, spool, plan)
     counts = check_corpus(stage, plan.problems)
-    agents = _agents(screening.agents, kept)
+    agents = agent_counts(screening.agents, (each.agent for each in kept))
     funnel = Funnel(steps=tally.steps(), pools=counts, agents=agents).check()
     found = {"problems": digest(list(plan.problems.values()))}
     if came.earlier.total is not None:
@@ -243,25 +243,6 @@ def _write_pools(stage: Path, kept: Sequence[Candidate], spool: Spool, plan: _Pl
             if plan.config.scrub:
                 scrubbed.update(placeholders(to_json(judged.trajectory.messages).decode()))
     return scrubbed
-
-
-def _agents(taken: Counter[str], kept: Sequence[Candidate]) -> dict[str, AgentCount]:
-    stayed = Counter(candidate.agent for candidate in kept)
-    names = sorted(taken, key=lambda name: (-stayed[name], name))
-    return {name: AgentCount(taken=taken[name], kept=stayed[name]) for name in names}
-
-
-@contextmanager
-def _staged(out: Path) -> Iterator[Path]:
-    """A hidden folder beside the results in which everything is made; gone in the end."""
-    out.mkdir(parents=True, exist_ok=True)
-    stage = out / ".building"
-    shutil.rmtree(stage, ignore_errors=True)  # left by a build that was killed
-    stage.mkdir()
-    try:
-        yield stage
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
 
 
 def _publish(stage: Path, out: Path) -> None:

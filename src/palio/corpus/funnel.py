@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -144,3 +145,15 @@ def read_funnel(folder: Path) -> Funnel:
             remedy="name the --out folder of a finished `palio corpus build`",
         ) from error
     return from_json(data, Funnel, where=str(path))
+
+
+def agent_counts(taken: Mapping[str, int], kept: Iterable[str]) -> dict[str, AgentCount]:
+    """Rows that came in and that stayed by agent, those with the most kept rows first.
+
+    Args:
+        taken: agent -> rows that came in.
+        kept: the agent of each kept row.
+    """
+    stayed = Counter(kept)
+    names = sorted(taken, key=lambda name: (-stayed[name], name))
+    return {name: AgentCount(taken=taken[name], kept=stayed[name]) for name in names}

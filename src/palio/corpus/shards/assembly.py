@@ -7,10 +7,8 @@ those of `palio.corpus.build`; rows stand in the order of shards and lines.
 
 from __future__ import annotations
 
-import shutil
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import msgspec
@@ -21,7 +19,7 @@ from palio.corpus.candidate import Candidate, Selected
 from palio.corpus.certificate import certify
 from palio.corpus.check import check_corpus
 from palio.corpus.config import POOLS, CorpusConfig, checked
-from palio.corpus.funnel import FUNNEL, AgentCount, Funnel, Tally
+from palio.corpus.funnel import FUNNEL, Funnel, Tally, agent_counts
 from palio.corpus.lineage import PROVENANCE, lineage_of
 from palio.corpus.neighbours import distinct
 from palio.corpus.rows import RowWriter, row_of
@@ -32,6 +30,7 @@ from palio.corpus.shards.rows import ShardRows
 from palio.corpus.shards.shard import without_collection
 from palio.corpus.shards.survivors import GATES, Survivors
 from palio.corpus.spool import RejectWriter
+from palio.corpus.staging import staged
 from palio.judging.richness import richness_verdict
 from palio.records import ConfigError, Problem, Provenance, digest, to_json
 from palio.rollout.verdicts import Judged, Verdicts
@@ -81,7 +80,7 @@ def assemble(
         for reason, count in manifest.rejected.items():
             for _ in range(count):
                 tally.drop(SHARDS, reason)
-    with _staged(out) as stage:
+    with staged(out, ".assembling") as stage:
         with closing(RejectWriter(stage, keep_bodies=False)) as rejects:
             told = Survivors(known, config, separation, verdicts or {}, tally, rejects)
             with without_collection():
@@ -90,7 +89,7 @@ def assemble(
         with without_collection():
             _write_pools(stage, kept, rows, separation, verdicts or {})
         counts = check_corpus(stage, known)
-        agents = _agents(told.agents, kept)
+        agents = agent_counts(told.agents, (each.agent for each in kept))
         funnel = Funnel(steps=tally.steps(), pools=counts, agents=agents).check()
         for name, data in {FUNNEL: funnel, POOL_FILE: separation.pool_of}.items():
             write_lines(stage / name, [msgspec.json.format(to_json(data)), b"\n"])
@@ -150,25 +149,6 @@ def _write_pools(
                 given = msgspec.structs.replace(given, richness=richness_verdict(trajectory))
             judged = Judged(trajectory=trajectory, verdicts=given)
             lineage.write(to_json(lineage_of(judged, candidate, pool, cluster)) + b"\n")
-
-
-def _agents(taken: Counter[str], kept: Sequence[Candidate]) -> dict[str, AgentCount]:
-    stayed = Counter(candidate.agent for candidate in kept)
-    names = sorted(taken, key=lambda name: (-stayed[name], name))
-    return {name: AgentCount(taken=taken[name], kept=stayed[name]) for name in names}
-
-
-@contextmanager
-def _staged(out: Path) -> Iterator[Path]:
-    """A hidden folder beside the results in which everything is made; gone in the end."""
-    out.mkdir(parents=True, exist_ok=True)
-    stage = out / ".assembling"
-    shutil.rmtree(stage, ignore_errors=True)  # left by a run that was killed
-    stage.mkdir()
-    try:
-        yield stage
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
 
 
 def _manifest(
