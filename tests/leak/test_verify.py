@@ -105,6 +105,8 @@ def test_whatever_is_built_is_good(
     build(rows, problems, config, tmp_path / "c")
     outcome = verify(tmp_path / "c")
     assert outcome.good, outcome.findings
+    unknown = split == "stratified" and NEVER in read_pools(tmp_path / "c").values()
+    assert outcome.whole is not unknown
     certificate = read_certificate(tmp_path / "c")
     assert set(certificate.shared.values()) == {0}
     assert sum(certificate.problems.values()) == len(problems)

@@ -18,24 +18,40 @@ FOLDER = typer.Argument(..., help="Folder of a finished `palio corpus build`.")
 
 def verify(
     folder: Path = FOLDER,
+    previous: Path | None = typer.Option(None, help="The corpus that pools were kept from."),
     shown: int = typer.Option(20, min=1, help="Print at most so many findings."),
+    accept_unchecked: bool = typer.Option(
+        False, help="End well although something could not be checked."
+    ),
     as_json: bool = AS_JSON,
 ) -> None:
-    """Recompute every promise of a corpus from its files; fail and name each leak."""
+    """Recompute every promise of a corpus from its files; fail and name each leak.
+
+    Ends with 1 when anything was found, with 3 when nothing was and something that a certificate
+    of today allows to check could not be.
+    """
     import msgspec
 
     from palio.corpus.verify import verify as verify_folder
     from palio.records import InputError
 
-    if not folder.is_dir():
-        raise InputError("no such folder", where=str(folder), remedy="name a corpus folder")
-    found = verify_folder(folder)
+    for each in (folder, previous or folder):
+        if not each.is_dir():
+            raise InputError("no such folder", where=str(each), remedy="name a corpus folder")
+    found = verify_folder(folder, previous)
     if as_json:
-        typer.echo(json.dumps(msgspec.to_builtins(found) | {"good": found.good}, indent=2))
+        said = {"good": found.good, "whole": found.whole}
+        typer.echo(json.dumps(msgspec.to_builtins(found) | said, indent=2))
     else:
         _show(found, folder, shown)
     if not found.good:
         raise typer.Exit(1)
+    if not found.whole and not accept_unchecked:
+        raise typer.Exit(UNCHECKED)
+
+
+UNCHECKED = 3
+"""Exit status of a corpus in which nothing was found and not everything could be looked at."""
 
 
 def decontaminate(
@@ -81,9 +97,13 @@ def _show(found: Verification, folder: Path, shown: int) -> None:
             typer.echo(f"    {place}")
     if len(found.findings) > shown:
         typer.echo(f"... and {len(found.findings) - shown} more; --json prints all")
+    for gap in found.unchecked:
+        typer.secho(f"NOT CHECKED: {gap}", fg="yellow")
     looked = ", ".join(f"{count:,} {rule}" for rule, count in found.checked.items())
-    if found.good:
+    if found.whole:
         typer.secho(f"{folder} is as certified and leaks nothing", fg="green")
+    elif found.good:
+        typer.secho(f"{folder}: nothing was found in what could be checked", fg="yellow")
     else:
         typer.secho(f"{folder}: {len(found.findings)} findings", fg="red")
     typer.echo(f"looked at {looked}")

@@ -24,7 +24,7 @@ from palio.suites.grams import grams_of
 from palio.suites.guard import ALGORITHM, GuardConfig, Suspicion
 from palio.suites.keys import keys_of
 from palio.suites.lexical import WordWeights, most_similar, word_weights
-from palio.suites.pools import check_disjoint
+from palio.suites.pools import POOL_RULE, check_disjoint
 from palio.suites.registry import fingerprint, known_problems
 from palio.suites.words import request_words
 from palio.world.artefacts import file_digest, write_lines
@@ -57,6 +57,23 @@ class Nearest(Record, frozen=True, omit_defaults=False):
     pool: str
 
 
+class PoolRule(Record, frozen=True, omit_defaults=False):
+    """By which rule units became pools; `guard.split` and `guard.weak` belong to it.
+
+    Attributes:
+        salt, fractions: of the configuration.
+        earlier: digest of the assignment that pools were kept from, "" without one.
+        carried: published problems that stand where that assignment put them, and not where the
+            rule alone would; with a stratified split all that it knew.
+    """
+
+    salt: str
+    fractions: dict[str, float]
+    earlier: str = ""
+    carried: tuple[str, ...] = ()
+    version: str = POOL_RULE
+
+
 class Certificate(Record, frozen=True, omit_defaults=False):
     """What was checked, with what, and what was found. All counts are of published problems.
 
@@ -75,6 +92,7 @@ class Certificate(Record, frozen=True, omit_defaults=False):
         compared: rule -> different keys that were compared between the pools.
         shared: rule -> keys that two pools share; all 0.
         known: benchmark -> rule -> pool -> problems that the registry knows.
+        rule: by which units became pools; None in certificates from before it was stated.
     """
 
     files: dict[str, str]
@@ -98,6 +116,7 @@ class Certificate(Record, frozen=True, omit_defaults=False):
     shared: dict[str, int]
     nearest: Nearest | None
     known: dict[str, dict[str, dict[str, int]]]
+    rule: PoolRule | None = None
     algorithm: str = ALGORITHM
     tool_version: str = __version__
     schema_version: str = msgspec.field(default_factory=current_schema)
@@ -168,6 +187,12 @@ def certify(
         shared=dict.fromkeys(compared, 0),
         nearest=_nearest(clear, separation, weights),
         known=_known(public, separation),
+        rule=PoolRule(
+            salt=config.salt,
+            fractions=config.fractions,
+            earlier=separation.earlier,
+            carried=tuple(name for name in separation.carried if name in public),
+        ),
     )
     write_lines(folder / CERTIFICATE, [msgspec.json.format(to_json(certificate)), b"\n"])
     return certificate

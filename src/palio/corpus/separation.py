@@ -13,7 +13,7 @@ from palio.corpus.candidate import Candidate, Selected
 from palio.corpus.config import NEVER, POOLS, CorpusConfig
 from palio.corpus.gates import Drop, Gate
 from palio.corpus.screening import NEVER_TOUCH
-from palio.records import Problem
+from palio.records import Problem, digest
 from palio.rollout.verdicts import Judged
 from palio.suites.clusters import Clustering
 from palio.suites.embedding import VectorStore
@@ -32,11 +32,16 @@ class Separation(NamedTuple):
     Attributes:
         pool_of: problem id -> pool, in problem-id order.
         quarantine: problem id -> why it is quarantined.
+        earlier: digest of the assignment that pools were kept from, "" without one.
+        carried: problems that stand where that assignment put them although the rule alone would
+            not say so, in id order.
     """
 
     guarded: Guarded
     pool_of: dict[str, str]
     quarantine: dict[str, Suspicion]
+    earlier: str = ""
+    carried: tuple[str, ...] = ()
 
     @property
     def clustering(self) -> Clustering:
@@ -58,12 +63,25 @@ def separate(
     """
     rows = tuple(problems)
     guarded = guard(rows, config.guard, config.edges, store)
-    split = stratified_pools if config.guard.split == "stratified" else assign_pools
+    stratified = config.guard.split == "stratified"
+    split = stratified_pools if stratified else assign_pools
     together = guarded.together() if config.guard.weak == "together" else ()
-    shares = (config.fractions, config.salt)
+    # in an order of their own: that of a configuration is not part of its digest
+    fractions = {pool: config.fractions[pool] for pool in ALL if pool in config.fractions}
+    shares = (fractions, config.salt)
     pool_of = split(rows, guarded.clustering, *shares, previous, together)
-    out = quarantined(pool_of, guarded.suspicions, (*POOLS, NEVER))
-    return Separation(guarded, pool_of, out)
+    out = quarantined(pool_of, guarded.suspicions, ALL)
+    if not previous:
+        return Separation(guarded, pool_of, out)
+    # a stratified split depends on all that was kept, so that it has no opinion on what was
+    fresh = {} if stratified else split(rows, guarded.clustering, *shares, None, together)
+    kept = (name for name in pool_of if name in previous)
+    carried = tuple(name for name in kept if fresh.get(name) != pool_of[name])
+    return Separation(guarded, pool_of, out, digest(dict(previous)), carried)
+
+
+ALL = (*POOLS, NEVER)
+"""Every pool, in the order in which the shares of a split are added up."""
 
 
 def withheld(candidates: Iterable[Candidate], separation: Separation) -> Selected:

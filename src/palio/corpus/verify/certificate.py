@@ -32,6 +32,10 @@ def check_rules(folder: Folder, stated: Stated, manifest: Manifest | None) -> No
         if name in manifest.config and manifest.config[name] != document.get(name):
             what = f"its {name} is not that of the configuration in the manifest"
             folder.complain("certificate", what)
+    for name in ("salt", "fractions") if stated.rule is not None else ():
+        if manifest.config.get(name) != getattr(stated.rule, name):
+            what = f"its {name} is not that of the configuration in the manifest"
+            folder.complain("certificate", what)
 
 
 def check_weights(evidence: Evidence, own: bool) -> None:

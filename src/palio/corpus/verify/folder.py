@@ -10,11 +10,12 @@ from palio.corpus.verify import certificate, rules
 from palio.corpus.verify.evidence import Evidence, weights_of
 from palio.corpus.verify.files import HIDDEN, LINEAGE, NEVER, PLACES, POOLS, WEIGHTS, Folder
 from palio.corpus.verify.shapes import Finding, Row, Stated, Task, Verification
+from palio.corpus.verify.split import check_split
 from palio.corpus.verify.texts import folded
 from palio.corpus.verify.whole import check_said, check_whole
 
 
-def verify(path: Path) -> Verification:
+def verify(path: Path, previous: Path | None = None) -> Verification:
     """Check a corpus folder; the result names everything that is wrong with it.
 
     Never raises for what a file holds: a file that cannot be read is a finding. 27,000 rows of
@@ -22,6 +23,7 @@ def verify(path: Path) -> Verification:
 
     Args:
         path: folder of a finished `palio corpus build`.
+        previous: the corpus that pools were kept from; itself only asked for its pools.
     """
     folder = Folder(path)
     stated = folder.document("certificate.json", Stated)
@@ -40,17 +42,34 @@ def verify(path: Path) -> Verification:
     pools = {name: {pool} for name, pool in pool_of.items() if name in tasks}
     strays = _strays(folder, tasks, rows, pools)
     evidence = Evidence(stated, {**tasks, **strays}, pools, rows, weights)
-    _apply(folder, evidence, pool_of, own and not strays)
+    unchecked = _apply(folder, evidence, pool_of, own and not strays, _earlier(folder, previous))
     evidence.checked["file"] = folder.digested
     return Verification(
         findings=_sorted(folder.findings + evidence.findings),
         checked=dict(sorted(evidence.checked.items())),
         notes=_notes(stated, own),
+        unchecked=unchecked,
     )
 
 
-def _apply(folder: Folder, evidence: Evidence, pool_of: dict[str, str], own: bool) -> None:
-    """All rules, then what the certificate states."""
+def _earlier(folder: Folder, previous: Path | None) -> dict[str, str] | None:
+    """The pools of the corpus that pools were kept from, where it is given."""
+    if previous is None:
+        return None
+    other = Folder(previous)
+    pools = other.document(PLACES, dict[str, str])
+    folder.findings += other.findings
+    return pools
+
+
+def _apply(
+    folder: Folder,
+    evidence: Evidence,
+    pool_of: dict[str, str],
+    own: bool,
+    earlier: dict[str, str] | None,
+) -> tuple[str, ...]:
+    """All rules, then what the certificate states; gives what could not be checked."""
     rules.check_rows(evidence)
     rules.check_exact(evidence)
     strong, weak = rules.strong_and_weak(evidence)
@@ -65,6 +84,8 @@ def _apply(folder: Folder, evidence: Evidence, pool_of: dict[str, str], own: boo
     pairs = (len(strong), weak, runs)
     certificate.check_counts(evidence, pool_of, clusters, pairs, cluster_of)
     certificate.check_nearest(evidence, pool_of)
+    suspected = [*weak, *runs, *(each.problems for each in evidence.stated.embedding_suspicions)]
+    return check_split(evidence, clusters, pool_of, suspected, earlier)
 
 
 def _holds_never(pool_of: dict[str, str]) -> bool:

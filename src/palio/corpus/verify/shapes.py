@@ -33,6 +33,8 @@ class Task(msgspec.Struct, frozen=True):
     rewards: tuple[Item, ...] = ()
     families: tuple[str, ...] = ()
     catalogue: str = ""
+    kind: str = ""
+    difficulty: str = ""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -101,6 +103,8 @@ class Rules(msgspec.Struct, frozen=True):
     trust_families: bool
     links: LinkPairs
     embedding: dict[str, Any] | None = None
+    weak: str = "drop"
+    split: str = "hash"
 
 
 class Joined(msgspec.Struct, frozen=True):
@@ -133,6 +137,21 @@ class Closest(msgspec.Struct, frozen=True):
     measured: str
 
 
+class PoolRule(msgspec.Struct, frozen=True):
+    """By which rule units became pools.
+
+    Attributes:
+        earlier: digest of the assignment that pools were kept from.
+        carried: problems that stand where it put them, whatever the rule says.
+    """
+
+    version: str
+    salt: str
+    fractions: dict[str, float]
+    earlier: str = ""
+    carried: tuple[str, ...] = ()
+
+
 class Stated(msgspec.Struct, frozen=True):
     """The certificate."""
 
@@ -155,6 +174,7 @@ class Stated(msgspec.Struct, frozen=True):
     compared: dict[str, int]
     shared: dict[str, int]
     nearest: Closest | None
+    rule: PoolRule | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -187,14 +207,21 @@ class Verification(msgspec.Struct, frozen=True):
 
     Attributes:
         checked: rule -> keys, pairs or files that were looked at.
-        notes: what could not be recomputed, and why.
+        notes: what could not be recomputed and was taken as stated, and why.
+        unchecked: what could not be checked at all, and why: no pass, and no finding.
     """
 
     findings: tuple[Finding, ...]
     checked: dict[str, int]
     notes: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
     @property
     def good(self) -> bool:
-        """Whether nothing was found."""
+        """Whether nothing was found; `whole` says whether everything was looked at."""
         return not self.findings
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing was found and nothing was left unchecked."""
+        return self.good and not self.unchecked
