@@ -9,15 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 from palio.broker.server import BrokerServer
-from palio.broker.session import Session
-from palio.sandbox.child import LAUNCH_S, Child, Launch, launch_failed
+from palio.sandbox.child import LAUNCH_S, Launch
 from palio.sandbox.control import Control
 from palio.sandbox.ending import kill_namespace
 from palio.sandbox.guestfiles import (
@@ -30,15 +28,13 @@ from palio.sandbox.guestfiles import (
     SHM,
     TMP,
     USER,
-    agent_source,
     guest_files,
 )
 from palio.sandbox.identity import dropped, fresh_user
 from palio.sandbox.programs import program, system_python
-from palio.sandbox.report import bad_source
-from palio.sandbox.room import Room
+from palio.sandbox.room import Begin, Room
 from palio.sandbox.seccomp import filter_bytes
-from palio.sandbox.spec import STRANGERS, Capabilities, SandboxLimits, SandboxOutcome, SandboxSpec
+from palio.sandbox.spec import STRANGERS, Capabilities, SandboxLimits, SandboxSpec
 from palio.sandbox.watchdog import children
 
 
@@ -68,46 +64,34 @@ class BwrapDriver(Room):
         """Encloses all that there is to enclose."""
         return Capabilities(isolation="bwrap", **dict.fromkeys(STRANGERS, True))
 
-    def run(
-        self, spec: SandboxSpec, session: Session | None, stop: threading.Event | None = None
-    ) -> SandboxOutcome:
-        """See `Driver.run`."""
-        try:
-            source = agent_source(spec.agent)
-        except OSError as error:
-            return self.refused(bad_source(f"the agent file cannot be read: {error}"))
+    def launch(self, begin: Begin, stack: contextlib.ExitStack) -> Launch:
+        """See `Room.launch`."""
         control = Control.inherited()
-        with contextlib.ExitStack() as stack:
-            try:
-                door = stack.enter_context(self.door(session))
-                files = stack.enter_context(_handed({**guest_files(), AGENT: source}))
-                options = stack.enter_context(
-                    _memory("options", _joined(_options(spec.limits, files)))
-                )
-                seccomp = stack.enter_context(_memory("seccomp", filter_bytes()))
-                assert control.guest is not None
-                launch = Launch(
-                    argv=[
-                        *dropped(self._setpriv, fresh_user()),
-                        *(self._bwrap, "--args", str(options), "--seccomp", str(seccomp)),
-                        *limited(self._prlimit, spec.limits),
-                        *(self._python, *FLAGS, f"{HOME}/runner.py"),
-                        *(str(control.guest.fileno()), "pass" if session else ""),
-                        str(spec.limits.seconds + 2 * LAUNCH_S),
-                    ],
-                    control=control,
-                    task=task_bytes(spec),
-                    admit=door.admit,
-                    kill=kill_namespace,
-                    fds=(*files.values(), options, seccomp, control.guest.fileno()),
-                    root=_init,
-                    mounts=(TMP, SHM),
-                )
-                child = Child(launch, spec.limits, self.clock)
-            except OSError as error:
-                control.close()
-                return launch_failed(str(error))
-            return self.unless_broken(child.watch(stop), session=session)
+        stack.callback(control.close)
+        door = stack.enter_context(self.door(begin.session))
+        files = stack.enter_context(_handed({**guest_files(), AGENT: begin.source}))
+        options = stack.enter_context(
+            _memory("options", _joined(_options(begin.spec.limits, files)))
+        )
+        seccomp = stack.enter_context(_memory("seccomp", filter_bytes()))
+        assert control.guest is not None
+        return Launch(
+            argv=[
+                *dropped(self._setpriv, fresh_user()),
+                *(self._bwrap, "--args", str(options), "--seccomp", str(seccomp)),
+                *limited(self._prlimit, begin.spec.limits),
+                *(self._python, *FLAGS, f"{HOME}/runner.py"),
+                *(str(control.guest.fileno()), "pass" if begin.session else ""),
+                str(begin.spec.limits.seconds + 2 * LAUNCH_S),
+            ],
+            control=control,
+            task=task_bytes(begin.spec),
+            admit=door.admit,
+            kill=kill_namespace,
+            fds=(*files.values(), options, seccomp, control.guest.fileno()),
+            root=_init,
+            mounts=(TMP, SHM),
+        )
 
 
 def task_bytes(spec: SandboxSpec) -> bytes:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -15,9 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from palio.broker.server import BrokerServer
-from palio.broker.session import Session
 from palio.sandbox.bwrap import task_bytes
-from palio.sandbox.child import LAUNCH_S, Child, Launch, launch_failed
+from palio.sandbox.child import LAUNCH_S, Launch
 from palio.sandbox.control import Control
 from palio.sandbox.guestfiles import (
     DOOR_URL,
@@ -28,14 +26,12 @@ from palio.sandbox.guestfiles import (
     SHM,
     TMP,
     USER,
-    agent_source,
 )
 from palio.sandbox.oci import DOOR, Bundle, bundle_of
 from palio.sandbox.programs import program
-from palio.sandbox.report import bad_source
-from palio.sandbox.room import Room
+from palio.sandbox.room import Begin, Room
 from palio.sandbox.seccomp import oci_profile
-from palio.sandbox.spec import STRANGERS, Capabilities, SandboxLimits, SandboxOutcome, SandboxSpec
+from palio.sandbox.spec import STRANGERS, Capabilities, SandboxLimits
 
 IMAGE = "python:3.12-slim"
 """Any image with a Python of 3.9 or newer; name it by digest to hold runs to the same bytes."""
@@ -73,38 +69,23 @@ class DockerDriver(Room):
         """Encloses all that there is to enclose; memory and processes by the engine's cgroup."""
         return Capabilities(isolation="docker", **dict.fromkeys(STRANGERS, True))
 
-    def run(
-        self, spec: SandboxSpec, session: Session | None, stop: threading.Event | None = None
-    ) -> SandboxOutcome:
-        """See `Driver.run`."""
-        try:
-            source = agent_source(spec.agent)
-        except OSError as error:
-            return self.refused(bad_source(f"the agent file cannot be read: {error}"))
-        with contextlib.ExitStack() as stack:
-            try:
-                door = stack.enter_context(self.door(session))
-                bundle = stack.enter_context(bundle_of(source))
-                profile = bundle.folder / "seccomp.json"
-                profile.write_text(json.dumps(oci_profile()))
-                name = f"palio-{uuid.uuid4().hex[:16]}"
-                launch = Launch(
-                    argv=self._argv(name, bundle, spec.limits, session is not None),
-                    control=Control.at(bundle.door / "control", range(self._user, self._user + 1)),
-                    task=task_bytes(spec),
-                    admit=door.admit,
-                    kill=partial(self._end, name),
-                    environment={
-                        "PATH": "/usr/bin:/bin:/usr/local/bin",
-                        "HOME": str(bundle.folder),
-                    },
-                    folder=str(bundle.folder),
-                )
-                child = Child(launch, spec.limits, self.clock)
-            except OSError as error:
-                return launch_failed(f"the sandbox cannot be started: {error}")
-            outcome = child.watch(stop)
-            return self.unless_broken(outcome, session=session)
+    def launch(self, begin: Begin, stack: contextlib.ExitStack) -> Launch:
+        """See `Room.launch`."""
+        spec, session, source = begin
+        door = stack.enter_context(self.door(session))
+        bundle = stack.enter_context(bundle_of(source))
+        profile = bundle.folder / "seccomp.json"
+        profile.write_text(json.dumps(oci_profile()))
+        name = f"palio-{uuid.uuid4().hex[:16]}"
+        return Launch(
+            argv=self._argv(name, bundle, spec.limits, session is not None),
+            control=Control.at(bundle.door / "control", range(self._user, self._user + 1)),
+            task=task_bytes(spec),
+            admit=door.admit,
+            kill=partial(self._end, name),
+            environment={"PATH": "/usr/bin:/bin:/usr/local/bin", "HOME": str(bundle.folder)},
+            folder=str(bundle.folder),
+        )
 
     def _argv(self, name: str, bundle: Bundle, limits: SandboxLimits, with_door: bool) -> list[str]:
         safe = f"nosuid,nodev,mode=1777,nr_inodes={limits.inodes}"

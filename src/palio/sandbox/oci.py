@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -24,9 +23,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from palio.broker.server import BrokerServer
-from palio.broker.session import Session
 from palio.sandbox.bwrap import limited, system_folders, task_bytes
-from palio.sandbox.child import LAUNCH_S, Child, Launch, launch_failed
+from palio.sandbox.child import LAUNCH_S, Launch
 from palio.sandbox.control import Control, listening_at
 from palio.sandbox.ending import wait_gone
 from palio.sandbox.guestfiles import (
@@ -39,15 +37,13 @@ from palio.sandbox.guestfiles import (
     SHM,
     TMP,
     USER,
-    agent_source,
     guest_files,
 )
 from palio.sandbox.identity import BLOCK, dropped, fresh_user
 from palio.sandbox.programs import program, system_python
-from palio.sandbox.report import bad_source
-from palio.sandbox.room import Door, Room
+from palio.sandbox.room import Begin, Door, Room
 from palio.sandbox.seccomp import oci_profile
-from palio.sandbox.spec import STRANGERS, Capabilities, SandboxLimits, SandboxOutcome, SandboxSpec
+from palio.sandbox.spec import STRANGERS, Capabilities, SandboxLimits, SandboxSpec
 
 Runtime = Literal["runc", "runsc"]
 DOOR = "/door"
@@ -116,26 +112,15 @@ class OciDriver(Room):
         """Encloses all that there is to enclose."""
         return Capabilities(isolation=self._runtime, **dict.fromkeys(STRANGERS, True))
 
-    def run(
-        self, spec: SandboxSpec, session: Session | None, stop: threading.Event | None = None
-    ) -> SandboxOutcome:
-        """See `Driver.run`."""
-        try:
-            source = agent_source(spec.agent)
-        except OSError as error:
-            return self.refused(bad_source(f"the agent file cannot be read: {error}"))
-        with contextlib.ExitStack() as stack:
-            try:
-                door = stack.enter_context(self.door(session))
-                bundle = stack.enter_context(bundle_of(source))
-                (bundle.folder / "config.json").write_text(
-                    json.dumps(self._config(bundle, spec.limits, session is not None))
-                )
-                launch = self._launch(bundle, spec, door, session is not None)
-                child = Child(launch, spec.limits, self.clock)
-            except OSError as error:
-                return launch_failed(f"the sandbox cannot be started: {error}")
-            return self.unless_broken(child.watch(stop), session=session)
+    def launch(self, begin: Begin, stack: contextlib.ExitStack) -> Launch:
+        """See `Room.launch`."""
+        spec, session, source = begin
+        door = stack.enter_context(self.door(session))
+        bundle = stack.enter_context(bundle_of(source))
+        (bundle.folder / "config.json").write_text(
+            json.dumps(self._config(bundle, spec.limits, session is not None))
+        )
+        return self._launch(bundle, spec, door, session is not None)
 
     def _launch(self, bundle: Bundle, spec: SandboxSpec, door: Door, with_door: bool) -> Launch:
         name = f"palio-{uuid.uuid4().hex[:16]}"

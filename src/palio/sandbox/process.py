@@ -13,7 +13,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -22,14 +21,12 @@ from pathlib import Path
 import psutil
 
 from palio.broker.server import BrokerServer
-from palio.broker.session import Session
-from palio.sandbox.child import Child, Launch, launch_failed
+from palio.sandbox.child import Launch
 from palio.sandbox.control import Control
 from palio.sandbox.ending import kill_all
-from palio.sandbox.guestfiles import ENVIRONMENT, FLAGS, GUEST, agent_source
-from palio.sandbox.report import bad_source
-from palio.sandbox.room import Room
-from palio.sandbox.spec import Capabilities, SandboxOutcome, SandboxSpec
+from palio.sandbox.guestfiles import ENVIRONMENT, FLAGS, GUEST
+from palio.sandbox.room import Begin, Room
+from palio.sandbox.spec import Capabilities, SandboxSpec
 
 __all__ = ["GUEST", "SubprocessDriver"]
 
@@ -57,28 +54,16 @@ class SubprocessDriver(Room):
         """A process of its own and nothing else; never ranked."""
         return Capabilities(isolation="none", process=True)
 
-    def run(
-        self, spec: SandboxSpec, session: Session | None, stop: threading.Event | None = None
-    ) -> SandboxOutcome:
-        """See `Driver.run`."""
-        url = folder = ""
-        try:
-            url = self.server.register(session) if session is not None else ""
-            folder = tempfile.mkdtemp(prefix="palio-run-")
-            try:
-                agent_source(spec.agent)
-            except OSError as error:
-                return self.refused(bad_source(f"the agent file cannot be read: {error}"))
-            child = Child(self._launch(spec, url, folder), spec.limits, self.clock)
-        except OSError as error:
-            return launch_failed(str(error))
-        else:
-            return self.unless_broken(child.watch(stop), session=session)
-        finally:
-            if url:
-                self.server.unregister(url)
-            if folder:
-                shutil.rmtree(folder, ignore_errors=True)
+    def launch(self, begin: Begin, stack: contextlib.ExitStack) -> Launch:
+        """See `Room.launch`."""
+        spec, session, _ = begin
+        url = ""
+        if session is not None:
+            url = self.server.register(session)
+            stack.callback(self.server.unregister, url)
+        folder = tempfile.mkdtemp(prefix="palio-run-")
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        return self._launch(spec, url, folder)
 
     def _launch(self, spec: SandboxSpec, url: str, folder: str) -> Launch:
         if shutil.which(self._python) is None:  # setpriv would report it as the agent's exit

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from palio.broker.server import BrokerServer, Served
 from palio.broker.session import Session
-from palio.sandbox.child import launch_failed
-from palio.sandbox.report import Report
-from palio.sandbox.spec import SandboxOutcome, SandboxUsage
+from palio.sandbox.child import Child, Launch, launch_failed
+from palio.sandbox.guestfiles import agent_source
+from palio.sandbox.report import Report, bad_source
+from palio.sandbox.spec import SandboxOutcome, SandboxSpec, SandboxUsage
 
 
 class Door:
@@ -49,8 +52,21 @@ class Door:
             self._served = None
 
 
-class Room:
-    """Base of the drivers: the broker that their agents talk to.
+class Begin(NamedTuple):
+    """What one run begins with.
+
+    Attributes:
+        spec, session: see `Driver.run`.
+        source: the agent's file, as it was read once.
+    """
+
+    spec: SandboxSpec
+    session: Session | None
+    source: bytes
+
+
+class Room(ABC):
+    """Base of the drivers: the broker that their agents talk to, and one run from door to end.
 
     Args:
         server: None: one of its own, started when it is needed and stopped by `close`.
@@ -80,6 +96,35 @@ class Room:
     ) -> None:
         self.close()
 
+    def run(
+        self, spec: SandboxSpec, session: Session | None, stop: threading.Event | None = None
+    ) -> SandboxOutcome:
+        """See `Driver.run`."""
+        try:
+            source = agent_source(spec.agent)
+        except OSError as error:
+            return self._refused(bad_source(f"the agent file cannot be read: {error}"))
+        with contextlib.ExitStack() as stack:
+            try:
+                child = Child(
+                    self.launch(Begin(spec, session, source), stack), spec.limits, self.clock
+                )
+            except OSError as error:
+                return launch_failed(f"the sandbox cannot be started: {error}")
+            return self._unless_broken(child.watch(stop), session)
+
+    @abstractmethod
+    def launch(self, begin: Begin, stack: contextlib.ExitStack) -> Launch:
+        """How this driver starts and ends the run's sandbox.
+
+        Args:
+            begin: what is run.
+            stack: undone when the run is over, or when it cannot begin.
+
+        Raises:
+            OSError: it cannot be started; no fault of the agent.
+        """
+
     @contextlib.contextmanager
     def door(self, session: Session | None) -> Iterator[Door]:
         """A door that is shut at the end."""
@@ -91,14 +136,14 @@ class Room:
         finally:
             door.close()
 
-    def unless_broken(self, outcome: SandboxOutcome, *, session: Session | None) -> SandboxOutcome:
+    def _unless_broken(self, outcome: SandboxOutcome, session: Session | None) -> SandboxOutcome:
         """The outcome, unless the broker died under it: that is no agent's fault."""
         if session is None or self.server.alive:
             return outcome
         return launch_failed("the broker died during the run")
 
     @staticmethod
-    def refused(report: Report) -> SandboxOutcome:
+    def _refused(report: Report) -> SandboxOutcome:
         """The agent's file is no agent; nothing was started."""
         return SandboxOutcome(
             reason="exited", usage=SandboxUsage(wall_s=0.0), claim=report.claim, fault=report.fault
