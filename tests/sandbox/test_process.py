@@ -114,7 +114,7 @@ def test_children_die_with_the_agent(outcome: Any, tmp_path: Path, how: str) -> 
             open({str(pids)!r}, "w").write(str(child.pid))
             time.sleep(60)
         """,
-        seconds=1.5,
+        seconds=4.0,
     )
     assert result.reason == "timeout"
     pid = int(pids.read_text())
