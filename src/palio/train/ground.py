@@ -12,6 +12,7 @@ from palio.judging.encoders import TitleEncoder
 from palio.records import InputError, Problem, digest, from_json
 from palio.suites.files import read_suite
 from palio.world.catalogue import read_catalogues
+from palio.world.tools import SEVEN_TOOLS
 from palio.world.world import World, world_of_catalogue
 
 TRAIN = "train"
@@ -46,15 +47,18 @@ class Ground:
         problems: of the training pool, in suite order.
         worlds: catalogue id -> world, for every catalogue that a problem names.
         encoder: title similarity of the scorer.
+        tools: that a policy is told of, as far as they can be carried out.
     """
 
     problems: tuple[Problem, ...]
     worlds: Mapping[str, World]
     encoder: TitleEncoder
+    tools: tuple[str, ...] = SEVEN_TOOLS
 
     def digest(self) -> str:
-        """Digest of problems and scorer; catalogues are named by the problems."""
-        return digest([self.encoder.encoder_id, list(self.problems)])
+        """Digest of problems, scorer and other tools than all; problems name the catalogues."""
+        told = [] if self.tools == SEVEN_TOOLS else [list(self.tools)]
+        return digest([self.encoder.encoder_id, list(self.problems), *told])
 
     def evenly(self, count: int, salt: str) -> tuple[Problem, ...]:
         """At most `count` problems, the kinds evenly, chosen by salted digest; 0: all."""

@@ -188,6 +188,7 @@ class _Runner:
             upstream=tape,
             limits=self._limits,
             seed=rollout_seed(self._seed, problem.problem_id, sample),
+            tools=self._ground.tools,
         )
         verdict = self._scorer(problem.catalogue).verdict(problem, record, self._profile)
         scored = verdict.status == "scored"

@@ -176,6 +176,7 @@ class WorldRoller:
             upstream=log,
             limits=Limits(seconds=play.seconds),
             seed=seed,
+            tools=self._ground.tools,
         )
         verdict = self._scorers[problem.catalogue].verdict(problem, trajectory, play.profile)
         audit = audit_of(trajectory, wanted=max(1, len(problem.rewards)), cut=log.cut)
