@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from palio.corpus.conversation import parse_arguments
@@ -19,7 +19,7 @@ from palio.corpus.shards.clean import CleanMessage, CleanRow, told_of
 from palio.corpus.shards.columns import conversation_key, key_of
 from palio.corpus.shards.screen import Screen, ShardReject
 from palio.corpus.shards.usual import UsualRow, told_of_usual
-from palio.records import FunctionCall, ToolCall, to_json
+from palio.records import to_json
 from tests.shards.edits import edits
 from tests.shards.making import LENIENT, chat_row
 from tests.shards.test_direct import same
@@ -124,9 +124,8 @@ TEXTS = st.one_of(
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=5))
+@example(["{},{}"])
+@example(["{},{}", ""])
 def test_arguments_read_together_are_those_read_alone(texts: list[str]) -> None:
-    calls = [
-        ToolCall(id="", function=FunctionCall(name="", arguments=arguments)) for arguments in texts
-    ]
     alone = [parse_arguments(arguments) for arguments in texts]
-    assert parsed_of(calls) == (None if None in alone else alone)
+    assert parsed_of(texts) == (None if None in alone else alone)

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from palio.corpus.shards.columns import said_in
+from palio.corpus.shards.columns import Talk, said_in, talk_of
 from palio.records import FunctionCall, Message, ToolCall
 
 TAG = re.compile(r"</?(?:think|tool_call|tool_response|response|obs)>|<\|im_(?:start|end)\|>")
@@ -59,8 +59,8 @@ class Told(NamedTuple):
     """A clean conversation.
 
     Attributes:
-        calls: every call in order.
-        results: what they were answered, in order; calls without an answer come last.
+        talk: the messages as columns, with every call in order.
+        results: what calls were answered, in order; calls without an answer come last.
         tidy: whether each turn's results follow it at once, one a call and in order, but for what
             the last turn left open.
         turns: assistant messages; thinking: those that think; acting: those that also do or say.
@@ -69,7 +69,7 @@ class Told(NamedTuple):
         said: what `palio.corpus.shards.columns.conversation_key` digests.
     """
 
-    calls: list[CleanCall]
+    talk: Talk
     results: list[str]
     tidy: bool
     turns: int
@@ -82,7 +82,6 @@ class Told(NamedTuple):
 
 def told_of(messages: list[CleanMessage]) -> Told | None:
     """The calls and results of a conversation; None when it is not clean."""
-    calls: list[CleanCall] = []
     results: list[str] = []
     names: list[str] = []
     waiting: list[str] = []
@@ -107,7 +106,6 @@ def told_of(messages: list[CleanMessage]) -> Told | None:
             tidy = tidy and not waiting
             waiting = [call.id for call in made]
             names += waiting
-            calls += made
             turns += 1
             near = True
             ended = bool(made or (content and content.strip()))
@@ -130,13 +128,14 @@ def told_of(messages: list[CleanMessage]) -> Told | None:
             formed = formed and (role == "user" or place == 0)
     if not messages or len(set(names)) != len(names) or "" in names:
         return None
-    if not are_plain(names, calls):
+    talk = talk_of(messages)
+    if not are_plain(talk):
         return None
     opening = [message.role for message in messages[:2] if message.role != "system"]
     formed = formed and turns > 0 and opening[:1] == ["user"]
     tidy = tidy and (near or not waiting)
     said = said_in(messages)
-    return Told(calls, results, tidy, turns, thinking, acting, formed, ended, said)
+    return Told(talk, results, tidy, turns, thinking, acting, formed, ended, said)
 
 
 def _is_result(message: CleanMessage, content: str) -> bool:
@@ -165,14 +164,12 @@ def _is_request(message: CleanMessage, content: str) -> bool:
     return message.role == "system" or not content.lstrip().startswith(RESPONSE)
 
 
-def are_plain(names: Sequence[str], calls: Sequence[ToolCall]) -> bool:
-    """Whether ids, names and arguments are texts that the reader takes as they are."""
-    texts = [call.function.arguments for call in calls]
-    for text in texts:
+def are_plain(talk: Talk) -> bool:
+    """Whether ids, names and arguments of calls are texts that the reader takes as they are."""
+    for text in talk.arguments:
         if text[:1] != "{" and text.lstrip().startswith('"'):
             return False
-    texts += [call.function.name for call in calls]
-    return "\0" not in "".join(texts) and "\0" not in "".join(names)
+    return "\0" not in "".join([*talk.ids, *talk.tools, *talk.arguments])
 
 
 def is_plain(row: CleanRow[Any]) -> bool:

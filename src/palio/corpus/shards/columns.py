@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import accumulate, chain, islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -93,15 +93,48 @@ messages and are not stored; `rationalised`, positions of messages with thinking
 """
 
 
+class Talk(NamedTuple):
+    """The messages of one row as columns: `counts` has the calls of each message.
+
+    The first six have an item a message, the last three an item a call.
+    """
+
+    roles: Sequence[str]
+    contents: Sequence[str | None]
+    thoughts: Sequence[str | None]
+    counts: Sequence[int]
+    answered: Sequence[str | None]
+    names: Sequence[str | None]
+    ids: Sequence[str]
+    tools: Sequence[str]
+    arguments: Sequence[str]
+
+
+def talk_of(messages: Sequence[Message]) -> Talk:
+    """Messages as columns."""
+    calls = [call for message in messages for call in message.tool_calls]
+    return Talk(
+        [message.role for message in messages],
+        [message.content for message in messages],
+        [message.reasoning_content for message in messages],
+        [len(message.tool_calls) for message in messages],
+        [message.tool_call_id for message in messages],
+        [message.name for message in messages],
+        [call.id for call in calls],
+        [call.function.name for call in calls],
+        [call.function.arguments for call in calls],
+    )
+
+
 class Kept(NamedTuple):
-    """One row that passed; in the order of `SCHEMA`, `messages` as records."""
+    """One row that passed; in the order of `SCHEMA`, `messages` as columns."""
 
     trajectory_id: str
     problem_id: str
     query: str
     kind: str
     agent: str
-    messages: Sequence[Message]
+    messages: Talk
     tools: str
     run: str
     events: bytes | None
@@ -177,52 +210,44 @@ def table_of(rows: Sequence[Kept]) -> pa.Table:
     return pa.Table.from_arrays(made, schema=SCHEMA)
 
 
-def _messages(rows: Sequence[Sequence[Message]]) -> pa.Array:
-    every = [message for row in rows for message in row]
-    held = [message.tool_calls for message in every]
-    calls = [call for some in held for call in some]
-    functions = [call.function for call in calls]
+def _messages(rows: Sequence[Talk]) -> pa.Array:
+    held = [list(chain.from_iterable(column)) for column in zip(*rows, strict=True)]
+    columns = Talk(*held)
     text = pa.string()
     function = pa.StructArray.from_arrays(
-        [
-            pa.array([one.name for one in functions], text),
-            pa.array([one.arguments for one in functions], text),
-        ],
+        [pa.array(columns.tools, text), pa.array(columns.arguments, text)],
         fields=list(_CALL.field("function").type),
     )
     call = pa.StructArray.from_arrays(
-        [
-            pa.array([one.id for one in calls], text),
-            pa.array([one.type for one in calls], text),
-            function,
-        ],
+        [pa.array(columns.ids, text), pa.repeat(_FUNCTION, len(columns.ids)), function],
         fields=list(_CALL),
+    )
+    calls = pa.ListArray.from_arrays(
+        _offsets(columns.counts), call, type=_MESSAGE.field("tool_calls").type
     )
     message = pa.StructArray.from_arrays(
         [
-            pa.array([one.role for one in every], text),
-            pa.array([one.content for one in every], text),
-            pa.array([one.reasoning_content for one in every], text),
-            pa.ListArray.from_arrays(_offsets(held), call, type=_MESSAGE.field("tool_calls").type),
-            pa.array([one.tool_call_id for one in every], text),
-            pa.array([one.name for one in every], text),
+            pa.array(columns.roles, text),
+            pa.array(columns.contents, text),
+            pa.array(columns.thoughts, text),
+            calls,
+            pa.array(columns.answered, text),
+            pa.array(columns.names, text),
         ],
         fields=list(_MESSAGE),
     )
-    return pa.ListArray.from_arrays(_offsets(rows), message, type=_MESSAGES)
+    return pa.ListArray.from_arrays(
+        _offsets([len(row.roles) for row in rows]), message, type=_MESSAGES
+    )
 
 
 _MESSAGE = _MESSAGES.value_type
 _CALL = _MESSAGE.field("tool_calls").type.value_type
+_FUNCTION = pa.scalar("function", pa.string())  # a `ToolCall` has no other type
 
 
-def _offsets(lists: Sequence[Sequence[Any]]) -> pa.Array:
-    ends = [0]
-    total = 0
-    for one in lists:
-        total += len(one)
-        ends.append(total)
-    return pa.array(ends, pa.int32())
+def _offsets(lengths: Sequence[int]) -> pa.Array:
+    return pa.array([0, *accumulate(lengths)], pa.int32())
 
 
 _READ = ("trajectory_id", "problem_id", "query", "kind", "tools", "run", "events")

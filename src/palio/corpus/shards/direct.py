@@ -8,7 +8,7 @@ gate may drop is handed to the gates themselves as a trajectory.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -21,7 +21,16 @@ from palio.corpus.readers.assembly import external_agent
 from palio.corpus.readers.reading import short_name
 from palio.corpus.readers.record import events_of
 from palio.corpus.readers.sources import RawRecord
-from palio.corpus.shards.calls import are_grounded, ids_of, names_them, parsed_of, signals_of
+from palio.corpus.shards.calls import (
+    Moves,
+    are_grounded,
+    ending_of,
+    ids_of,
+    moves_of,
+    names_them,
+    parsed_of,
+    signals_of,
+)
 from palio.corpus.shards.clean import CleanMessage, CleanRow, Told, is_plain, told_of
 from palio.corpus.shards.columns import Kept, Run, key_of
 from palio.corpus.shards.offers import MARK, Offer, Offers
@@ -64,9 +73,9 @@ _arguments = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class _Passed(NamedTuple):
-    """The calls of a row that passes: names, parsed arguments, and the ids it recommends."""
+    """The calls of a row that passes: their moves and arguments, and the ids it recommends."""
 
-    names: list[str]
+    moves: Moves
     parsed: list[dict[str, Any]]
     wanted: tuple[str, ...]
 
@@ -134,9 +143,9 @@ class DirectReader:
             agent = external_agent(row.agent, row.model)
             self._agents[row.agent, row.model] = agent
         if self._covered:
-            names = [call.function.name for call in told.calls]
+            names = told.talk.tools
             size = len(data) - len(offers.last) + 20 * len(names)
-            passed = self._passes(row.messages, told, names, offer, size)
+            passed = self._passes(row.messages, told, offer, size)
             if passed is not None:
                 return self._kept(name, agent, row, offer, told, passed, raw.line)
             if self._recommending and told.tidy and len(told.results) == len(names):
@@ -189,9 +198,9 @@ class DirectReader:
         """
         trajectory = self._trajectory(heads, agent, row, offer)
         whole = partial(_with_events, trajectory)
-        if not told.tidy or len(told.results) != len(told.calls):
+        if not told.tidy or len(told.results) != len(told.talk.tools):
             return Doubtful(None, whole)
-        acted = any(call.function.name in CATALOGUE_TOOLS_SET for call in told.calls)
+        acted = not CATALOGUE_TOOLS_SET.isdisjoint(told.talk.tools)
         verdicts = Verdicts(richness=_richness(acted, self._config.agentic, self._config.subtask))
         return Doubtful(Judged(trajectory=trajectory, verdicts=verdicts), whole)
 
@@ -216,32 +225,26 @@ class DirectReader:
             messages=messages,
             tools=offer.tools,
             answer=",".join(answers[-1]) if answers else None,
-            ending=_ending(call.function.name for m in messages for call in m.tool_calls),
+            ending=ending_of([call.function.name for m in messages for call in m.tool_calls]),
             isolation="unknown",
             eligible=False,
             source=self._source,
         )
 
-    def _passes(
-        self, messages: list[Any], told: Told, names: list[str], offer: Offer, size: int
-    ) -> _Passed | None:
+    def _passes(self, messages: list[Any], told: Told, offer: Offer, size: int) -> _Passed | None:
         """What a row that no gate drops asks for; None when one might drop it.
 
         `size` is at least the bytes of the messages' JSON form.
         """
         config = self._config
-        calls, results = told.calls, told.results
-        done = len(results)
-        if not told.tidy or not done:
+        results, names, arguments = told.results, told.talk.tools, told.talk.arguments
+        moves = moves_of(tuple(names), len(results), config.terminal_tools)
+        if not told.tidy or moves is None:
             return None
-        if names.count(RECOMMEND) != 1 or (at := names.index(RECOMMEND)) >= done:
-            return None
-        if any(name not in config.terminal_tools for name in names[done:]):
-            return None
-        parsed = parsed_of(calls)
+        parsed = parsed_of(arguments)
         if parsed is None:
             return None
-        wanted = ids_of(parsed[at])
+        wanted = ids_of(parsed[moves.at])
         if not wanted or not names_them(wanted):
             return None
         tools = offer.size if config.count_tools else 0
@@ -249,18 +252,17 @@ class DirectReader:
             len(to_json(messages)) + tools > config.token_budget
         ):
             return None
-        acted = not CATALOGUE_TOOLS_SET.isdisjoint(names[:done])
-        if not (self._on_axis if acted else self._off_axis):
+        if not (self._on_axis if moves.catalogue else self._off_axis):
             return None
-        if config.grounding and not are_grounded(wanted, calls[:at], results):
+        if config.grounding and not are_grounded(wanted, arguments[: moves.at], results):
             return None
         if not config.format:
-            return _Passed(names, parsed, wanted) if told.ended else None
+            return _Passed(moves, parsed, wanted) if told.ended else None
         if not told.formed or told.thinking / told.turns < config.thinking:
             return None
         if offer.names and not offer.names.issuperset(names):
             return None
-        return _Passed(names, parsed, wanted)
+        return _Passed(moves, parsed, wanted)
 
     def _kept(
         self,
@@ -272,14 +274,14 @@ class DirectReader:
         passed: _Passed,
         line: int,
     ) -> Kept:
-        names, parsed, wanted = passed
-        catalogue = sum([tool in CATALOGUE_TOOLS_SET for tool in names[: len(told.results)]])
+        moves, parsed, wanted = passed
+        catalogue = moves.catalogue
         return Kept(
             *_heads(name, row),
             agent.name,
-            row.messages,
+            told.talk,
             offer.text,
-            self._run(row, agent, _ending(names), ",".join(wanted)),
+            self._run(row, agent, moves.ending, ",".join(wanted)),
             None,
             line,
             "chat",
@@ -290,7 +292,7 @@ class DirectReader:
             1.0 if catalogue else None,
             catalogue,
             catalogue,
-            *signals_of(told, names, parsed, wanted),
+            *signals_of(told, moves, parsed, wanted),
         )
 
     def _run(self, row: CleanRow[Any], agent: AgentRef, ending: Ending, answer: str) -> str:
@@ -338,10 +340,6 @@ def _parsed(call: ToolCall) -> dict[str, Any] | None:
         return _arguments(call.function.arguments)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
-
-
-def _ending(names: Iterable[str]) -> Ending:
-    return Ending.terminated if "terminate" in names else Ending.returned
 
 
 def _with_events(trajectory: Trajectory) -> Trajectory:

@@ -16,7 +16,7 @@ from palio.corpus.ranking import signals
 from palio.corpus.readers.losses import Loss
 from palio.corpus.readers.reading import Found, RecordReader
 from palio.corpus.readers.sources import RawRecord
-from palio.corpus.shards.columns import Kept, conversation_key, run_of
+from palio.corpus.shards.columns import Kept, conversation_key, run_of, talk_of
 from palio.corpus.shards.config import STEPS, ShardConfig
 from palio.corpus.shards.direct import DirectReader, Doubtful, Dropped
 from palio.judging.richness import richness_verdict
@@ -145,7 +145,7 @@ class Screen:
         return Kept(
             **{name: getattr(trajectory, name) for name in Kept._fields[:4]},
             agent=trajectory.agent.name,
-            messages=trajectory.messages,
+            messages=talk_of(trajectory.messages),
             tools=to_json(trajectory.tools).decode(),
             run=run,
             events=events,

@@ -7,11 +7,13 @@ call, a request has nothing but a text, and so on. Their JSON form is that of `M
 
 from __future__ import annotations
 
-from typing import TypeAlias, final
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias, final
 
 import msgspec
 
 from palio.corpus.shards.clean import RESPONSE, TAG, CleanCall, CleanRow, Told, are_plain, is_text
+from palio.corpus.shards.columns import Talk, talk_of
 
 
 class _Shape(
@@ -77,9 +79,88 @@ Usual: TypeAlias = Request | Rules | Turn | Result
 UsualRow = CleanRow[Usual]
 
 
+class _Course(NamedTuple):
+    """A request, after rules or not, and turns of one call, each with its result.
+
+    Attributes:
+        start: place of the first turn.
+        roles: of the messages; nobody: their names; counts: their calls; ones: those of turns.
+    """
+
+    start: int
+    roles: list[str]
+    nobody: list[None]
+    counts: list[int]
+    ones: list[int]
+
+
+@lru_cache(maxsize=256)
+def _course_of(kinds: tuple[type[Usual], ...]) -> _Course | None:
+    start = 2 if kinds[:1] == (Rules,) else 1
+    steps = (len(kinds) - start) // 2
+    if steps < 1 or kinds != (*(Rules, Request)[2 - start :], *(Turn, Result) * steps):
+        return None
+    counts = [int(kind is Turn) for kind in kinds]
+    return _Course(start, [kind.role for kind in kinds], [None] * len(kinds), counts, [1] * steps)
+
+
 def told_of_usual(messages: list[Usual]) -> Told | None:
     """`told_of`, where the decoder has asked half of the questions."""
-    calls: list[CleanCall] = []
+    course = _course_of(tuple(map(type, messages)))
+    told = None if course is None else _told_in_steps(messages, course)
+    return told or _told_of_any(messages)
+
+
+def _told_in_steps(messages: list[Any], course: _Course) -> Told | None:
+    """The same, a column at a time, for what most agents do; None where a text needs a look.
+
+    It takes 4 us where a look at each message takes 8, and the columns are made.
+    """
+    start, steps = course.start, len(course.ones)
+    turns, replies = messages[start::2], messages[start + 1 :: 2]
+    made = [turn.tool_calls for turn in turns]
+    if [*map(len, made)] != course.ones:
+        return None
+    calls = [call for (call,) in made]
+    ids = [call.id for call in calls]
+    if ids != [reply.tool_call_id for reply in replies] or len(set(ids)) != steps or "" in ids:
+        return None
+    functions = [call.function for call in calls]
+    tools = [function.name for function in functions]
+    arguments = [function.arguments for function in functions]
+    if [text[:1] for text in arguments].count("{") != steps:
+        return None
+    opening = [message.content for message in messages[:start]]
+    thoughts = [turn.reasoning_content for turn in turns]
+    spoken = [turn.content for turn in turns]
+    results = [reply.content for reply in replies]
+    own = "".join([opening[-1], *filter(None, thoughts), *filter(None, spoken)])
+    seen = "".join(results)
+    if "<" in own or "None" in spoken or [reply.name for reply in replies].count(None) != steps:
+        return None
+    if "<" in seen and any(text.lstrip().startswith(RESPONSE) for text in results):
+        return None
+    if "\0" in own or "\0" in seen or "\0" in "".join([opening[0], *ids, *tools, *arguments]):
+        return None
+    size = len(messages)
+    contents, thinking, answered = [None] * size, [None] * size, [None] * size
+    contents[:start], contents[start::2], contents[start + 1 :: 2] = opening, spoken, results
+    thinking[start::2], answered[start + 1 :: 2] = thoughts, ids
+    talk = Talk(
+        *(course.roles, contents, thinking, course.counts, answered, course.nobody),
+        *(ids, tools, arguments),
+    )
+    if any(spoken):
+        said = opening + [
+            thought or text or "" for thought, text in zip(thoughts, spoken, strict=True)
+        ]
+    else:
+        said = opening + [thought or "" for thought in thoughts]
+    thinks = sum([bool(text) and not text.isspace() for text in thoughts])
+    return Told(talk, results, True, steps, thinks, thinks, True, True, said)
+
+
+def _told_of_any(messages: list[Usual]) -> Told | None:
     results: list[str] = []
     said: list[str] = []
     names: list[str] = []
@@ -102,7 +183,6 @@ def told_of_usual(messages: list[Usual]) -> Told | None:
             tidy = tidy and not waiting
             waiting = [call.id for call in made]
             names += waiting
-            calls += made
             turns += 1
             near = True
             ended = bool(made or (spoken and spoken.strip()))
@@ -129,12 +209,13 @@ def told_of_usual(messages: list[Usual]) -> Told | None:
             said.append(told)
     if not messages or len(set(names)) != len(names) or "" in names:
         return None
-    if not are_plain(names, calls):
+    talk = talk_of(messages)  # type: ignore[arg-type]  # a shape has what a message has
+    if not are_plain(talk):
         return None
     opening = [message.role for message in messages[:2] if message.role != "system"]
     formed = formed and turns > 0 and opening[:1] == ["user"]
     tidy = tidy and (near or not waiting)
-    return Told(calls, results, tidy, turns, thinking, acting, formed, ended, said)
+    return Told(talk, results, tidy, turns, thinking, acting, formed, ended, said)
 
 
 def _is_result(name: str | None, content: str) -> bool:
