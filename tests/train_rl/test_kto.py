@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,10 @@ def own_loss(model: Any, start: Any, batch: dict[str, Any], beta: float) -> torc
     return torch.where(batch["label"], right, wrong).mean()
 
 
-def test_the_loss_is_the_papers(policy: OwnPolicy, rows: list[Labelled], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kernels", [False, True])
+def test_the_loss_is_the_papers(
+    policy: OwnPolicy, rows: list[Labelled], tmp_path: Path, kernels: bool
+) -> None:
     trainer = trainer_of(policy, rows, tmp_path, beta=0.1)
     start = policy.copy()
     torch.manual_seed(2)
@@ -196,9 +200,35 @@ def test_the_loss_is_the_papers(policy: OwnPolicy, rows: list[Labelled], tmp_pat
             weight.add_(torch.randn_like(weight) * 0.02)
     batch = next(iter(trainer.get_train_dataloader()))
     ours = own_loss(policy.model, start, batch, 0.1)
-    theirs = trainer.compute_loss(trainer.model, batch)
+    models = [policy.model, trainer.ref_model]
+    fast = policy.kernels(models, temperature=1.0, low=False, threads=2)
+    parts = list(policy.model.parameters())
+    with fast if kernels else nullcontext():
+        theirs = trainer.compute_loss(trainer.model, batch)
+        found = torch.autograd.grad(theirs, parts)
+    for one, other in zip(found, torch.autograd.grad(ours, parts), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
     assert float(theirs.detach()) == pytest.approx(float(ours.detach()), abs=1e-6)
     assert float(theirs.detach()) != pytest.approx(0.625, abs=1e-4), "not the loss at the start"
+
+
+def test_a_reference_that_was_asked_before_says_the_same(
+    policy: OwnPolicy, rows: list[Labelled], tmp_path: Path
+) -> None:
+    trainer = trainer_of(policy, rows, tmp_path)
+    with torch.no_grad():
+        for weight in policy.model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.02)
+    wanted = [
+        float(trainer.compute_loss(trainer.model, b).detach())
+        for b in trainer.get_train_dataloader()
+    ]
+    trainer.ask_reference()
+    trainer.ref_model = None
+    batches = list(trainer.get_train_dataloader())
+    assert all({"ref_logps", "ref_KL_logps"} <= batch.keys() for batch in batches)
+    found = [float(trainer.compute_loss(trainer.model, batch).detach()) for batch in batches]
+    assert found == pytest.approx(wanted, abs=1e-6)
 
 
 # ---- a run

@@ -124,9 +124,10 @@ def train_kto(
     chosen = [kept[at] for at in order]
     right = sum(bool(row.label) for row in chosen)
     weights = class_weights(right, len(chosen) - right)
+    start = None if hasattr(policy.model, "peft_config") else policy.copy()
     trainer = MaskedKtoTrainer(
         model=policy.model,
-        ref_model=None if hasattr(policy.model, "peft_config") else policy.copy(),
+        ref_model=start,
         args=kto_arguments(settings, out, seed, weights),
         data_collator=MaskedCollator(pad_token_id=policy.codec.pad),
         train_dataset=kto_dataset(chosen, batch),
@@ -134,7 +135,11 @@ def train_kto(
         callbacks=[MetricsFile(out, report)],
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=last_state(out))
+    models = [policy.model] if start is None else [policy.model, start]
+    with policy.kernels(models, temperature=1.0, low=settings.trl.bf16, threads=threads):
+        if trainer.args.num_train_epochs > 1:
+            trainer.ask_reference()
+        trainer.train(resume_from_checkpoint=last_state(out))
     return trainer
 
 
@@ -152,7 +157,7 @@ def run_kto(
             "rollouts need training problems and their catalogues",
             remedy="name them with --suite and --catalogue",
         )
-    policy = open_policy(context, previous)
+    policy = open_policy(context, previous, slots=settings.sampling.threads)
     problems = context.ground.evenly(settings.sampling.problems, f"kto-{context.seed}")
     roller = Witness(WorldRoller(problems, context.ground, policy.codec, settings.play()), out)
     with policy.sampler(None) as sampler:

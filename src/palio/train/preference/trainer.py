@@ -49,6 +49,28 @@ class MaskedKtoTrainer(KTOTrainer):
         super()._set_signature_columns_if_needed()  # type: ignore[no-untyped-call]
         self._signature_columns = list(dict.fromkeys([*self._signature_columns, *_COLUMNS]))
 
+    def ask_reference(self) -> None:
+        """Ask the start once for all epochs: what it says does not change.
+
+        TRL's own `precompute_ref_log_probs` does so before the trainer can be given other kernels,
+        and keeps the answers in a file.
+        """
+        size = self.args.per_device_train_batch_size
+        told: dict[str, list[float]] = {"ref_logps": [], "ref_KL_logps": []}
+        for start in range(0, len(self.train_dataset), size):
+            rows = self.train_dataset[start : start + size]
+            batch = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
+            padded = {
+                name: value.to(self.accelerator.device)
+                for name, value in self.data_collator(batch).items()
+            }
+            found = self.compute_ref_log_probs(self.ref_model or self.model, padded)  # type: ignore[no-untyped-call]
+            for name, values in zip(told, found, strict=True):
+                told[name] += values.tolist()
+        for name, values in told.items():
+            self.train_dataset = self.train_dataset.add_column(name, values)
+        self.precompute_ref_logps = True
+
 
 def kto_dataset(rows: Sequence[Labelled], batch: int) -> Dataset:
     """Rows in their order, each with another completion of its batch for the KL estimate.

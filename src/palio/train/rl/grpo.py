@@ -73,6 +73,7 @@ class GrpoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unkno
         brevity: bonus of a success in one turn, 1 / n of it in n turns; failures never earn it.
         longest: tokens of a conversation.
         probe: rollouts of a step on which KL and the sampler's gap are measured.
+        probe_every: steps from one such measurement to the next.
         watch: stop when calls a rollout stay below this share of the first step's; 0: never.
         base_url: vLLM server that samples; "" for our engine, or the model itself.
         served_model: the model's name at `base_url`.
@@ -93,6 +94,7 @@ class GrpoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unkno
     profile: Profile = "strict"
     brevity: float = 0.0
     probe: int = 16
+    probe_every: int = 1
     watch: float = 0.5
     base_url: str = ""
     served_model: str = ""
@@ -182,6 +184,7 @@ def train_grpo(
         credit=settings.credit,
         seed=seed,
         probe=settings.probe,
+        probe_every=settings.probe_every,
         watch=settings.watch,
         first_calls=before[0].get("calls/per_rollout") if before else None,
     )
@@ -195,7 +198,10 @@ def train_grpo(
         keys=roller.keys,
         callbacks=[MetricsFile(out, report)],
     )
-    trainer.train(resume_from_checkpoint=last_state(out))
+    models = [policy.model] if start is None else [policy.model, start]
+    low, heat = settings.trl.bf16, settings.temperature
+    with policy.kernels(models, temperature=heat, low=low, threads=threads):
+        trainer.train(resume_from_checkpoint=last_state(out))
     return trainer
 
 
@@ -208,7 +214,7 @@ def run_grpo(
         InputError: there is no checkpoint to start from, or no training problems.
         IntegrityError: the loss is not a number.
     """
-    policy = open_policy(context, previous)
+    policy = open_policy(context, previous, slots=settings.threads)
     if settings.base_url:
         name = settings.served_model or str(previous)
         policy = ServedPolicy(policy, settings.base_url, name)

@@ -19,12 +19,13 @@ from palio.train.rl.policy import OwnPolicy, Policy, TransformersPolicy
 from palio.train.stage import Context
 
 
-def open_policy(context: Context, checkpoint: Path | None) -> Policy:
+def open_policy(context: Context, checkpoint: Path | None, *, slots: int = 64) -> Policy:
     """The checkpoint of the stage before, as what the recipe says it is.
 
     Args:
         context: of the stage.
         checkpoint: None: a pretrained model's own weights.
+        slots: conversations that our engine keeps ready, one for each rollout in flight.
 
     Raises:
         ConfigError: the recipe has no model.
@@ -36,7 +37,7 @@ def open_policy(context: Context, checkpoint: Path | None) -> Policy:
                 f"stage {context.name!r} starts from a checkpoint",
                 remedy="put an sft stage first",
             )
-        return OwnPolicy(checkpoint, threads=context.threads)
+        return OwnPolicy(checkpoint, slots=slots, threads=context.threads)
     if context.recipe.pretrained is not None:
         return _pretrained(context.recipe.pretrained, context, checkpoint)
     raise ConfigError("the recipe has no model")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from palio.train.rl.sampler import (
     Sampler,
     TransformersSampler,
 )
+from palio.train.rl.scoring import own_kernels
 from palio.train.tokenizer import ChatTokenizer
 
 _PREFIX = "base_model.model."
@@ -49,6 +50,18 @@ class Policy(Protocol):
 
     def copy(self) -> nn.Module:
         """The weights as they stand now, frozen, as a model of its own."""
+
+    def kernels(
+        self, models: Sequence[nn.Module], *, temperature: float, low: bool, threads: int
+    ) -> AbstractContextManager[None]:
+        """While open, trainers score with faster kernels than transformers', where there are any.
+
+        Args:
+            models: this policy's model and copies of it, with TRL's fused head.
+            temperature: logits are divided by it.
+            low: products in bfloat16.
+            threads: that may work at the same time.
+        """
 
     def save(self, folder: Path, **manifest: Any) -> None:
         """Write a complete checkpoint; `checkpoint.save_checkpoint` lists the manifest's parts."""
@@ -95,6 +108,14 @@ class OwnPolicy:
         fresh.load_state_dict(weights)
         return fresh.requires_grad_(False).eval()
 
+    def kernels(
+        self, models: Sequence[nn.Module], *, temperature: float, low: bool, threads: int
+    ) -> AbstractContextManager[None]:
+        """See `Policy`; a model with an adapter keeps transformers' kernels."""
+        if hasattr(self.model, "peft_config"):
+            return nullcontext()
+        return own_kernels(models, self._config, temperature=temperature, low=low, threads=threads)
+
     def save(self, folder: Path, **manifest: Any) -> None:
         """See `Policy`."""
         save_checkpoint(folder, self.own_model(), self._own, **manifest)
@@ -114,6 +135,7 @@ class ServedPolicy:
         self._inner, self._url, self._model, self._key = inner, url, model, key
         self.model, self.tokenizer, self.codec = inner.model, inner.tokenizer, inner.codec
         self.copy: Callable[[], nn.Module] = inner.copy
+        self.kernels: Callable[..., AbstractContextManager[None]] = inner.kernels
         self.save: Callable[..., None] = inner.save
 
     @contextmanager
@@ -144,6 +166,13 @@ class TransformersPolicy:
         del trainer
         with TransformersSampler(self.model, end=self.codec.end) as sampler:
             yield sampler
+
+    def kernels(
+        self, models: Sequence[nn.Module], *, temperature: float, low: bool, threads: int
+    ) -> AbstractContextManager[None]:
+        """See `Policy`; there are none."""
+        del models, temperature, low, threads
+        return nullcontext()
 
     def copy(self) -> nn.Module:
         """See `Policy`."""

@@ -2,13 +2,15 @@
 
 TRL generates by `rollout_func`, and its loss accepts (B, T) advantages from subclasses. This class
 supplies both and measures what the loss does not show: how far the policy is from its start, how
-far the sampler is from the trainer, and whether the policy still calls tools.
+far the sampler is from the trainer, and whether the policy still calls tools. Nothing is computed
+that the loss does not need: padding, results of tools, and tokens without an advantage.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -45,6 +47,7 @@ class Scheme(NamedTuple):
         credit: what a turn answers for.
         seed: of the rollouts.
         probe: rollouts of a step on which KL and the sampler's gap are measured; 0: never.
+        probe_every: steps from one such measurement to the next.
         watch: the run stops when two steps in a row make less than this share of the first one's
             calls; 0: never.
         first_calls: calls a rollout of the first step; None: not known yet.
@@ -58,6 +61,7 @@ class Scheme(NamedTuple):
     probe: int
     watch: float
     first_calls: float | None = None
+    probe_every: int = 1
 
 
 class StepGrpoTrainer(GRPOTrainer):
@@ -89,6 +93,7 @@ class StepGrpoTrainer(GRPOTrainer):
         self.stopped = ""
         self._first_calls = scheme.first_calls
         self._low_steps = 0
+        self._wanted: Tensor | None = None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
             super().__init__(
@@ -184,11 +189,53 @@ class StepGrpoTrainer(GRPOTrainer):
             )
             self.control.should_training_stop = True
 
+    def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
+        """TRL's loss over the tokens that have an advantage; the others add 0 to it."""
+        inputs = lean(inputs)
+        with self._scoring((inputs["completion_mask"] * inputs["tool_mask"]).bool()):
+            loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
+        return loss
+
+    @contextmanager
+    def _scoring(self, wanted: Tensor) -> Iterator[None]:
+        """Only these places of the completions are scored; the others get 0."""
+        self._wanted = wanted
+        try:
+            yield
+        finally:
+            self._wanted = None
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: nn.Module,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        keep: int,
+        *a: Any,
+        **k: Any,
+    ) -> Any:
+        """TRL's, which scores every token of a completion, unless told which are wanted."""
+        if self._wanted is None:
+            return super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, keep, *a, **k
+            )
+        labels = torch.full_like(input_ids, -100)
+        labels[:, -keep:] = input_ids[:, -keep:].masked_fill(~self._wanted, -100)
+        with self.accelerator.autocast():
+            scored = model(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                labels=labels,
+                fused_lm_head=True,
+            )
+        entropies = None if scored.entropy is None else scored.entropy[:, -keep:]
+        return scored.log_probs[:, -keep:], entropies, None
+
     @torch.no_grad()
     def _probe(self, output: dict[str, Tensor]) -> None:
         """KL to the start and the sampler's gap, in nats a sampled token, dropout off."""
         count = min(self.scheme.probe, len(self.rolled))
-        if not count:
+        if not count or self.state.global_step % self.scheme.probe_every:
             return
         # evenly over the batch: the first rows are all of one problem
         rows = torch.arange(count) * len(self.rolled) // count
@@ -196,7 +243,7 @@ class StepGrpoTrainer(GRPOTrainer):
         mask = torch.cat([output["prompt_mask"], output["completion_mask"]], 1)[rows]
         width = output["completion_ids"].shape[1]
         sampled = (output["completion_mask"] * output["tool_mask"])[rows].bool()
-        with sampling_mode(self.model):
+        with sampling_mode(self.model), self._scoring(sampled):
             now = self._logprobs(self.model, ids, mask, width)
             then = self._start_logprobs(ids, mask, width)
         gap = (now - output["sampling_per_token_logps"][rows])[sampled].abs()
@@ -218,6 +265,33 @@ class StepGrpoTrainer(GRPOTrainer):
     def _logprobs(self, model: nn.Module, ids: Tensor, mask: Tensor, width: int) -> Tensor:
         found: Tensor = self._get_per_token_logps_and_entropies(model, ids, mask, width)[0]
         return found
+
+
+def lean(inputs: dict[str, Any]) -> dict[str, Any]:
+    """A batch without columns of padding alone, and without tokens whose advantage is 0.
+
+    Such a token adds nothing to loss or gradient, and the loss is divided by a constant. Of a batch
+    without any other tokens the shortest row keeps its own, so that there is something to call
+    `backward` on.
+
+    Args:
+        inputs: TRL's; prompts padded on the left, completions on the right, (B, T) advantages.
+    """
+    left = int(inputs["prompt_mask"].sum(1).max())
+    right = int(inputs["completion_mask"].sum(1).max())
+    full = inputs["completion_ids"].shape
+    out = dict(inputs)
+    for name, value in inputs.items():
+        if name in ("prompt_ids", "prompt_mask"):
+            out[name] = value[:, value.shape[1] - left :]
+        elif isinstance(value, Tensor) and value.shape == full:
+            out[name] = value[:, :right]
+    moved = out["tool_mask"] * (out["advantages"] != 0)
+    if not (moved * out["completion_mask"]).any():
+        sizes = out["tool_mask"].sum(1)
+        shortest = int(sizes.masked_fill(sizes == 0, right + 1).argmin())
+        moved[shortest] = out["tool_mask"][shortest]
+    return {**out, "tool_mask": moved}
 
 
 def _roll(prompts: Sequence[str], trainer: StepGrpoTrainer) -> dict[str, Any]:
