@@ -12,6 +12,7 @@ import typer
 
 from palio.cli.eval_contamination import contamination
 from palio.cli.eval_diagnose import diagnose
+from palio.cli.eval_steps import steps
 from palio.cli.world import WORLD, warn_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Evaluate policies: ASR, pass@k, floors, paired.", no_args_is_help=True)
 app.command()(contamination)
 app.command()(diagnose)
+app.command()(steps)
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 SUITE = typer.Option(..., "--suite", help="Suite file.")
@@ -54,6 +56,7 @@ def run(
     temperature: float = typer.Option(1.0, "--temperature", min=0.01, help="Of the k samples."),
     seed: int = typer.Option(0, "--seed", help="Seed of samples and intervals."),
     threads: int = typer.Option(16, "--threads", min=1, help="Rollouts in flight, a worker."),
+    max_tokens: int = typer.Option(0, "--max-tokens", min=0, help="Of one turn; 0: the server's."),
     executor: str = typer.Option("inline", "--executor", help="inline: in this process; or ray."),
     workers: int = typer.Option(2, "--workers", min=1, help="Processes of ray."),
     address: str = typer.Option("", "--address", help="Ray cluster; a local one is started else."),
@@ -66,6 +69,8 @@ def run(
     as_json: bool = AS_JSON,
 ) -> None:
     """Greedy ASR by intent with intervals and floors; with --k also sampled pass@1 and pass@k."""
+    import msgspec
+
     from palio.evaluate.cluster import PolicySource
     from palio.evaluate.floors import FLOORS, compare_with_floor, evaluate_floor
     from palio.evaluate.policy import EvalSettings
@@ -76,13 +81,14 @@ def run(
         _problems(suite, limit, corpus, pool), catalogue, world, encoder
     )
     clusters = leak_clusters(problems).cluster_of
-    many = EvalSettings(samples=k or 1, temperature=temperature, seed=seed, threads=threads)
+    once = EvalSettings(seed=seed, threads=threads, max_tokens=max_tokens)
+    many = msgspec.structs.replace(once, samples=k or 1, temperature=temperature)
     source = PolicySource(model, base_url, api_key, checkpoint, name)
     ray = _ray(executor, workers=workers, address=address, gpus=gpus)
     with nullcontext(source.closed()) if ray else source.open() as policy:
         hands = partial(ray, source, worlds, titles) if ray else None
         evaluated = _evaluator(policy, problems, worlds, titles, out, clusters, hands)
-        result = evaluated("greedy", EvalSettings(seed=seed, threads=threads))
+        result = evaluated("greedy", once)
         stage = StageResult(
             name=policy.name,
             origin="scripted" if model.startswith("scripted-") else "learned",

@@ -129,8 +129,8 @@ def first_departure(
     for place, message in enumerate(trajectory.messages):
         if message.role != "assistant":
             continue
-        expected = _asked_by(_answer(teacher, model, trajectory, place))
-        asked = _asked_by(message)
+        expected = asked_by(_answer(teacher, model, trajectory, place))
+        asked = asked_by(message)
         if not asked:
             return NO_CALL, turns, asked, expected
         if not is_valid_turn(message, offered):
@@ -151,7 +151,8 @@ def _answer(teacher: Upstream, model: str, trajectory: Trajectory, place: int) -
     return read_message(teacher.complete(body)["choices"][0]["message"])
 
 
-def _asked_by(message: Message) -> list[Call]:
+def asked_by(message: Message) -> list[Call]:
+    """The calls of a turn."""
     return [
         (call.function.name, canonical_arguments(call.function.name, call.function.arguments))
         for call in message.tool_calls

@@ -56,6 +56,7 @@ class EvalSettings(Record, frozen=True, omit_defaults=False):
         profiles: outcome profiles; the first is the headline.
         tools: names of the tools that the harness offers; seven or four.
         limits: budget of each rollout.
+        max_tokens: of one turn; 0: as many as the server allows.
     """
 
     samples: int = 1
@@ -66,6 +67,7 @@ class EvalSettings(Record, frozen=True, omit_defaults=False):
     profiles: tuple[Profile, ...] = ("oro", "strict")
     tools: tuple[str, ...] = SEVEN_TOOLS
     limits: Limits = Limits()
+    max_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.threads < 1:
@@ -201,6 +203,8 @@ def policy_runner(policy: Policy, worlds: Mapping[str, World], settings: EvalSet
     """Rollouts of trusted in-process harness code; the policy itself is behind `upstream`."""
     driver = InlineDriver()
     sampling = {"temperature": settings.temperature, "top_p": settings.top_p}
+    if settings.max_tokens:
+        sampling["max_tokens"] = settings.max_tokens
     spec = msgspec.structs.replace(policy.spec, sampling={**policy.spec.sampling, **sampling})
 
     def run(problem: Problem, seed: int, attempt: int) -> Trajectory:
@@ -256,7 +260,9 @@ def _identity(
         "policy": policy.name,
         "agent": msgspec.to_builtins(policy.spec.ref),
         "settings": {
-            key: value for key, value in msgspec.to_builtins(settings).items() if key != "threads"
+            key: value
+            for key, value in msgspec.to_builtins(settings).items()
+            if key != "threads" and (key, value) != ("max_tokens", 0)
         },
         "problems": digest(list(problems)),
         "worlds": {name: worlds[name].digest for name in used},

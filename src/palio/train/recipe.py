@@ -85,9 +85,10 @@ class PretrainedModel(Record, frozen=True, omit_defaults=False, forbid_unknown_f
         tokenizer: another folder or name for the tokenizer; "" for the model's own.
         dtype: of the weights, a name of torch.
         lora: adapter; None: all weights are trained.
-        attention: implementation that transformers is asked for.
+        attention: implementation that transformers is asked for; "palio" is ours, for CPU cores.
         template: file of another chat template, with generation marks; "" for palio's own, in which
-            a conversation's text is a prefix of every longer one's.
+            a conversation's text is a prefix of every longer one's; "signatures" for the same with
+            tools as one line each, not as JSON schemas.
         shape: configuration of random weights; only a dry run has any.
         rehearsal: what a dry run uses.
     """

@@ -4,39 +4,80 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from palio.records import ConfigError, InputError, Message, Tool, bytes_digest
+from palio.records import ConfigError, InputError, Message, bytes_digest
 from palio.train.backend import Talk
 from palio.train.text import END, REPLY, Segment, chat_template, segments
 from palio.train.tokenizer import Encoded
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 TEMPLATE = "chat_template_tools.jinja"
+SIGNATURES = "signatures"
+"""Name in a recipe of the template that lists one line a tool."""
+_FILES = {SIGNATURES: "chat_template_signatures.jinja"}
 _HEAD = (
     "# Tools\n\nCall a function by writing one block for each call:\n<tool_call>\n"
     '{"name": "...", "arguments": {...}}\n</tool_call>\n\n'
-    "The functions, as JSON schemas:\n<tools>"
 )
 
 
-def tool_segments(messages: Sequence[Message], tools: Sequence[Any] = ()) -> Iterator[Segment]:
-    """What `chat_template_tools.jinja` writes, in pieces.
+def schema_list(tools: Sequence[Mapping[str, Any]]) -> str:
+    """Tools as JSON schemas, one a line: 1,500 tokens of SmolLM2's for the seven tools."""
+    listed = "".join("\n" + json.dumps(tool, ensure_ascii=False) for tool in tools)
+    return "The functions, as JSON schemas:\n<tools>" + listed
+
+
+def signature_list(tools: Sequence[Mapping[str, Any]]) -> str:
+    """Tools as signatures, one a line: 345 tokens of SmolLM2's for the seven tools."""
+    lines = []
+    for tool in tools:
+        told = tool["function"]
+        parameters = told.get("parameters") or {}
+        required = parameters.get("required") or ()
+        names = ", ".join(
+            name
+            + ("" if name in required else "?")
+            + ("=" + "|".join(map(str, schema["enum"])) if schema.get("enum") else "")
+            for name, schema in (parameters.get("properties") or {}).items()
+        )
+        lines.append(f"\n{told['name']}({names}): {told.get('description') or ''}")
+    return "The functions; arguments with a question mark may be left out:\n<tools>" + "".join(
+        lines
+    )
+
+
+Listing = Callable[[Sequence[Mapping[str, Any]]], str]
+_LISTINGS: dict[str, Listing] = {TEMPLATE: schema_list, _FILES[SIGNATURES]: signature_list}
+
+
+def template_text(named: str) -> str:
+    """The chat template that a recipe names: "" for the model's or our own, a name, or a file."""
+    if named in _FILES:
+        return chat_template(_FILES[named])
+    return Path(named).read_text("utf-8") if named else ""
+
+
+def tool_segments(
+    messages: Sequence[Message], tools: Sequence[Any] = (), listing: Listing = schema_list
+) -> Iterator[Segment]:
+    """What the chat template writes, in pieces.
 
     Args:
         messages: the conversation.
         tools: records or plain nested OpenAI schemas.
+        listing: how tools are shown; `schema_list` is that of `chat_template_tools.jinja`.
     """
     if tools:
         system = bool(messages) and messages[0].role == "system"
         opening = (messages[0].content or "") if system else ""
         plain = [msgspec.to_builtins(tool) for tool in tools]
-        listed = "".join("\n" + json.dumps(each, ensure_ascii=False) for each in plain)
-        head = (f"{opening}\n\n" if opening else "") + _HEAD + listed + "\n</tools>"
+        head = (f"{opening}\n\n" if opening else "") + _HEAD + listing(plain) + "\n</tools>"
         yield Segment(f"<|im_start|>system\n{head}{END}\n", False)
         messages = messages[1:] if system else messages
     yield from segments(messages)
@@ -50,7 +91,8 @@ class PretrainedCodec:
 
     Args:
         tokenizer: a fast tokenizer with the ChatML marks.
-        template: another chat template, which must mark what the assistant writes.
+        template: another chat template, which must mark what the assistant writes; "" for the
+            tokenizer's where it is one of ours, as that of a checkpoint is, else for ours.
 
     Raises:
         InputError: the vocabulary has no end mark.
@@ -59,7 +101,10 @@ class PretrainedCodec:
 
     def __init__(self, tokenizer: Any, template: str = "") -> None:
         self.tokenizer = tokenizer
-        self.template = template or chat_template(TEMPLATE)
+        ours = {chat_template(name): listing for name, listing in _LISTINGS.items()}
+        held = getattr(tokenizer, "chat_template", None)
+        self.template = template or (held if held in ours else chat_template(TEMPLATE))
+        self._listing = ours.get(self.template)
         check_template(self.template)
         self.tokenizer.chat_template = self.template
         found = tokenizer.convert_tokens_to_ids(END)
@@ -70,7 +115,6 @@ class PretrainedCodec:
             )
         self.end = int(found)
         self.pad = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else found)
-        self._own = not template
 
     @property
     def template_digest(self) -> str:
@@ -91,11 +135,11 @@ class PretrainedCodec:
 
     def encode_talks(self, talks: Sequence[Talk]) -> list[Encoded]:
         """Ids and masks of whole conversations."""
-        return [self._encode(talk) if self._own else self._rendered(talk) for talk in talks]
+        return [self._encode(talk) if self._listing else self._rendered(talk) for talk in talks]
 
     def _encode(self, talk: Talk) -> Encoded:
         made = Encoded([], [])
-        parts = tool_segments(talk.messages, talk.tools)
+        parts = self.segments(talk.messages, talk.tools)
         for trained, run in groupby(parts, key=lambda part: part.trained):
             texts = [part.text for part in run]
             # two assistant turns never touch, so a run of trained parts is one turn
@@ -113,9 +157,9 @@ class PretrainedCodec:
         )
         return Encoded(list(made["input_ids"]), [bool(on) for on in made["assistant_masks"]])
 
-    def segments(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Iterator[Segment]:
+    def segments(self, messages: Sequence[Message], tools: Sequence[Any]) -> Iterator[Segment]:
         """The pieces of a conversation, for prompts."""
-        return tool_segments(messages, tools)
+        return tool_segments(messages, tools, self._listing or schema_list)
 
 
 def check_template(template: str) -> None:

@@ -15,7 +15,8 @@ import msgspec
 import torch
 
 from palio.records import IntegrityError, Record, from_json
-from palio.train.backends.codec import PretrainedCodec
+from palio.train.backends.codec import PretrainedCodec, template_text
+from palio.train.backends.places import sft_trainer
 from palio.train.backends.weights import load_model, load_tokenizer
 from palio.train.recipe import LoraConfig, PretrainedModel
 from palio.train.settings import TrlSettings
@@ -65,12 +66,11 @@ def run_job(job: SftJob, note: Note) -> dict[str, float]:
         IntegrityError: the loss is not a number; the states on disk are those before it.
     """
     from transformers import PrinterCallback, set_seed
-    from trl import SFTTrainer  # type: ignore[attr-defined]
 
     set_seed(job.seed)
     start = Path(job.start) if job.start else None
-    codec = PretrainedCodec(load_tokenizer(job.model, start), _template(job.model))
-    trainer = SFTTrainer(
+    codec = PretrainedCodec(load_tokenizer(job.model, start), template_text(job.model.template))
+    trainer = sft_trainer()(
         model=load_model(job.model, start, job.seed),
         args=arguments(job),
         train_dataset=dataset(job.place),
@@ -189,8 +189,6 @@ def _watch(job: SftJob, note: Note) -> Any:
 
 def _save(trainer: Any, codec: PretrainedCodec, job: SftJob) -> None:
     """Whole weights, an adapter merged into them, with everything that a server wants."""
-    from transformers import GenerationConfig
-
     model = trainer.accelerator.unwrap_model(trainer.model)
     state = trainer.accelerator.get_state_dict(trainer.model)
     trainer.accelerator.wait_for_everyone()
@@ -201,16 +199,19 @@ def _save(trainer: Any, codec: PretrainedCodec, job: SftJob) -> None:
         model.save_pretrained(folder / "adapter", state_dict=state)
         model = model.merge_and_unload()
         state = None
+    save_whole(model, codec, folder, state)
+
+
+def save_whole(model: Any, codec: PretrainedCodec, folder: Path, state: Any = None) -> None:
+    """A folder that transformers and vLLM load: weights, configurations, tokenizer, template."""
+    from transformers import GenerationConfig
+
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.config.use_cache = True
     model.generation_config = GenerationConfig(eos_token_id=codec.end, pad_token_id=codec.pad)
     model.save_pretrained(folder, state_dict=state)
     codec.tokenizer.save_pretrained(folder)
-
-
-def _template(model: PretrainedModel) -> str:
-    return Path(model.template).read_text("utf-8") if model.template else ""
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from palio.records import (
     to_json,
 )
 from palio.train.backend import Source
-from palio.train.backends.codec import PretrainedCodec
+from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.job import FILE, SAVED, TRAINER, SftJob, run_job, write_rows
 from palio.train.backends.weights import load_model, load_tokenizer
 from palio.train.batches import Example
@@ -55,8 +55,7 @@ class PretrainedBackend:
         """The chat text of a checkpoint."""
         key = str(start)
         if key not in self._codecs:
-            template = self.model.template
-            text = Path(template).read_text("utf-8") if template else ""
+            text = template_text(self.model.template)
             self._codecs[key] = PretrainedCodec(load_tokenizer(self.model, start), text)
         return self._codecs[key]
 
@@ -121,7 +120,7 @@ class PretrainedBackend:
     def serve(self, start: Path | None, context: Context) -> Iterator[Upstream]:
         """The model by transformers, dropout off; on a GPU name a vLLM server in `sampling`."""
         from palio.train.backends.served import Served
-        from palio.train.rl.sampler import TransformersSampler
+        from palio.train.backends.slots import SlotSampler
 
         model = load_model(self.model, start, context.seed)
         model.eval()
@@ -129,7 +128,7 @@ class PretrainedBackend:
         longest = min(
             context.recipe.data.longest, int(getattr(model.config, "max_position_embeddings", 1e9))
         )
-        with TransformersSampler(model, end=codec.end) as sampler:
+        with SlotSampler(model, end=codec.end) as sampler:
             yield Served(sampler, codec, name=context.recipe.name, longest=longest)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from palio.records import InputError, MissingDependencyError
+from palio.train.backends.attention import NAME, register_attention
 from palio.train.backends.qwen import qwen_tokenizer
 from palio.train.recipe import PretrainedModel
 
@@ -63,6 +64,8 @@ def load_model(model: PretrainedModel, start: Path | None, seed: int) -> Any:
     from transformers import AutoModelForCausalLM
 
     dtype = getattr(torch, model.dtype)
+    if model.attention == NAME:
+        register_attention()
     settings: dict[str, Any] = {"dtype": dtype, "attn_implementation": model.attention}
     path = str(start) if start is not None else located(model.path)
     if model.shape and start is None:

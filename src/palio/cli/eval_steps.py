@@ -1,0 +1,177 @@
+"""palio eval steps: on a teacher's own histories, does a policy make the teacher's next call?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+from palio.cli.corpus_screen import counter
+from palio.cli.world import WORLD, warn_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from palio.corpus.rows import CorpusRow
+    from palio.evaluate.cluster import PolicySource
+    from palio.evaluate.statistics import Proportion
+    from palio.evaluate.steps import StepAnswer, StepComparison, StepScore
+    from palio.world.tools import Toolbox
+
+
+def steps(
+    corpus: Path = typer.Option(..., help="Corpus with the teacher's conversations."),
+    suite: Path = typer.Option(..., help="Its suite."),
+    catalogue: list[Path] = typer.Option(..., help="Catalogues of the suite."),
+    out: Path = typer.Option(..., help="Folder for the answers; resumed when it exists."),
+    checkpoint: Path | None = typer.Option(None, help="Folder of a checkpoint."),
+    model: str = typer.Option("", help="Model name; scripted-* needs no server."),
+    base_url: str = typer.Option("", help="OpenAI-compatible endpoint, with /v1."),
+    api_key: str = typer.Option("", envvar="PALIO_API_KEY", help="Bearer token of --base-url."),
+    name: str = typer.Option("", help="Name in tables; by default the model's."),
+    against: Path | None = typer.Option(None, help="Folder of another policy's answers."),
+    pool: str = typer.Option("heldout", help="Pool of the corpus: heldout or development."),
+    limit: int = typer.Option(0, min=0, help="Only N problems, of all kinds; 0 = all."),
+    max_tokens: int = typer.Option(512, min=1, help="Of one answer."),
+    threads: int = typer.Option(8, min=1, help="Conversations in flight."),
+    world: str = WORLD,
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Valid calls and step match: at each turn of the teacher, what would the policy do next?"""
+    import msgspec
+
+    from palio.evaluate.cluster import PolicySource
+    from palio.evaluate.steps import compare_steps, read_answers, step_score
+    from palio.rollout.config import hold_config
+    from palio.world.artefacts import file_digest
+
+    source = PolicySource(model, base_url, api_key, checkpoint, name)
+    asked = _rows(corpus, suite, pool, limit)
+    tools = _tools(catalogue, world, asked.catalogues)
+    out.mkdir(parents=True, exist_ok=True)
+    digest = file_digest(corpus / f"{pool}.jsonl")
+    config = {"policy": source.called, "rows": digest, "max_tokens": max_tokens, "world": world}
+    hold_config(out, "eval-steps", config)
+    held = _answered(asked, source, tools, out, max_tokens, threads)
+    score = step_score(held, source.called)
+    paired = None
+    if against is not None:
+        paired = compare_steps(read_answers(against), held, (against.name, source.called))
+    if as_json:
+        plain = {"score": score, "paired": paired}
+        typer.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
+        return
+    _show(score, paired)
+
+
+class Asked(NamedTuple):
+    """A teacher's conversations, and of every problem its kind and its catalogue."""
+
+    rows: list[CorpusRow]
+    kinds: dict[str, str]
+    catalogues: dict[str, str]
+
+
+def _answered(
+    asked: Asked,
+    source: PolicySource,
+    tools: Callable[[str], Toolbox],
+    out: Path,
+    max_tokens: int,
+    threads: int,
+) -> list[StepAnswer]:
+    """Answers to all turns: those in the folder, and the rest from the policy."""
+    from palio.evaluate.steps import answer_steps, append_answer, questions, read_answers
+
+    wanted = {(row.problem_id, one.turn) for row in asked.rows for one in questions(row)}
+    held = [each for each in read_answers(out) if (each.problem_id, each.turn) in wanted]
+    done = {(each.problem_id, each.turn) for each in held}
+    if done == wanted:
+        return held
+    with source.open() as policy, counter("asking the policy") as show:
+        for answer in answer_steps(
+            asked.rows,
+            policy.upstream,
+            policy.spec.model,
+            tools,
+            asked.kinds,
+            max_tokens=max_tokens,
+            threads=threads,
+            skip=done,
+        ):
+            append_answer(out, answer)
+            held.append(answer)
+            show(len(held))
+    return held
+
+
+def _rows(corpus: Path, suite: Path, pool: str, limit: int) -> Asked:
+    from palio.corpus.rows import read_rows
+    from palio.records import InputError
+    from palio.suites.files import read_suite
+    from palio.suites.taking import first_of_each_kind
+
+    path = corpus / f"{pool}.jsonl"
+    if not path.is_file():
+        raise InputError("no such pool", where=str(path), remedy="heldout, development or train")
+    by_problem: dict[str, CorpusRow] = {}
+    for row in read_rows(path):
+        by_problem.setdefault(row.problem_id, row)
+    problems = [p for p in read_suite(suite).problems if p.problem_id in by_problem]
+    if not problems:
+        raise InputError("no conversation of the pool is about the suite", where=str(suite))
+    taken = first_of_each_kind(tuple(problems), limit)
+    return Asked(
+        [by_problem[problem.problem_id] for problem in taken],
+        {problem.problem_id: problem.kind for problem in taken},
+        {problem.problem_id: problem.catalogue for problem in taken},
+    )
+
+
+def _tools(
+    catalogue: list[Path], world: str, catalogues: dict[str, str]
+) -> Callable[[str], Toolbox]:
+    from palio.records import InputError
+    from palio.world.catalogue import read_catalogues
+    from palio.world.tools import Toolbox
+    from palio.world.world import world_of_catalogue
+
+    found, rejects = read_catalogues(catalogue)
+    warn_of(rejects)
+    missing = sorted(set(catalogues.values()) - found.keys())
+    if missing:
+        raise InputError(f"no catalogue {missing[0]!r}", remedy="name it with --catalogue")
+    made = {
+        name: Toolbox(world_of_catalogue(found[name], world)) for name in set(catalogues.values())
+    }
+    return lambda problem: made[catalogues[problem]]
+
+
+def _show(score: StepScore, paired: StepComparison | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=max(Console().width, 110))
+    title = f"{score.policy}: {score.turns} turns of {score.problems} teacher's conversations"
+    table = Table("teacher's turn", "n", "valid call", "same tools", "step match", title=title)
+    for kind in score.kinds:
+        shares = (kind.valid, kind.same_tools, kind.match)
+        table.add_row(kind.kind, str(kind.n), *(_percent(share) for share in shares))
+    shares = (score.valid.turns, score.same_tools.turns, score.match.turns)
+    table.add_row("all", str(score.turns), *(_percent(share) for share in shares))
+    console.print(table)
+    for what, count in list(score.differences.items())[:8]:
+        console.print(f"{count:6d}  {what}")
+    if paired is None:
+        return
+    table = Table("on the same turns", "gained", "lost", f"{paired.b} minus {paired.a} (95 %)")
+    for share in paired.shares:
+        told = share.difference
+        shown = f"{100 * (told.value or 0):+.1f} ({100 * told.low:+.1f} to {100 * told.high:+.1f})"
+        table.add_row(share.what.replace("_", " "), str(share.gained), str(share.lost), shown)
+    console.print(table)
+
+
+def _percent(share: Proportion) -> Any:
+    return f"{100 * (share.rate or 0):.1f} ({100 * share.low:.1f}-{100 * share.high:.1f})"

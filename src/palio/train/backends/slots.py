@@ -1,0 +1,252 @@
+"""A pretrained model answers many conversations at once and reads nothing twice.
+
+Each conversation has a slot: its tokens, and their keys and values. A conversation that comes back
+longer finds its slot again and only the new tokens are read; a new one copies what it shares with
+any slot, such as the tools and the system prompt. New prompts join while others are answered.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from palio.records import FaultCode, UpstreamError
+from palio.train.engine import Sampled
+from palio.train.rl.sampler import Decoding, draw
+
+_CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
+_GROWTH = 512
+_CHUNK = 1024
+"""Tokens of a prompt that are read at once: the scores of a whole long prompt need much memory."""
+
+
+class SlotCache:
+    """Keys and values of `slots` conversations, in the form that transformers' models ask for."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._length = 0
+        self._held: list[list[Tensor]] = []
+        self._rows = slice(0, 0)
+        self._places = torch.empty(0)
+        self._reach = 0
+
+    def aim(self, rows: slice, places: Tensor, length: int) -> Tensor:
+        """Say which rows are read next, and at which (B, T) places.
+
+        Args:
+            rows: neighbouring slots.
+            places: of the tokens in their conversations.
+            length: room that every slot needs.
+
+        Returns:
+            (B, 1, T, reach): which places each may look at.
+        """
+        if length > self._length:
+            self._length = -(-length // _GROWTH) * _GROWTH
+            self._held = [[self._grown(old) for old in pair] for pair in self._held]
+        self._rows, self._places = rows, places
+        self._reach = int(places.max()) + 1
+        seen = torch.arange(self._reach, device=places.device)
+        return (seen <= places[:, :, None])[:, None]
+
+    def update(
+        self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Keep (B, groups, T, d) of a layer; returns all that its rows hold up to the reach."""
+        if layer == len(self._held):
+            shape = (self._slots, keys.shape[1], self._length, keys.shape[3])
+            self._held.append([keys.new_zeros(shape), keys.new_zeros(shape)])
+        which = torch.arange(len(keys), device=keys.device)[:, None]
+        out = []
+        for held, new in zip(self._held[layer], (keys, values), strict=True):
+            rows = held[self._rows]
+            rows[which, :, self._places] = new.transpose(1, 2)
+            out.append(rows[:, :, : self._reach])
+        return out[0], out[1]
+
+    def get_seq_length(self, *_: Any) -> int:
+        """Asked by models that number places themselves; ours are told them."""
+        return 0
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """Give a slot the first `count` places of another."""
+        for pair in self._held:
+            for held in pair:
+                held[target, :, :count] = held[source, :, :count]
+
+    def _grown(self, old: Tensor) -> Tensor:
+        made = old.new_zeros((*old.shape[:2], self._length, old.shape[3]))
+        made[:, :, : old.shape[2]] = old
+        return made
+
+
+class _Job:
+    def __init__(self, ids: list[int], decoding: Decoding) -> None:
+        self.ids, self.decoding = ids, decoding
+        self.rng = random.Random(decoding.seed)
+        self.written = Sampled([], [])
+        self.done: Future[Sampled] = Future()
+
+
+class _Slot:
+    def __init__(self, row: int) -> None:
+        self.row = row
+        self.ids: list[int] = []
+        self.job: _Job | None = None
+        self.used = 0
+
+
+class SlotSampler:
+    """`rl.sampler.Sampler` over a model that is not trained meanwhile; a context manager.
+
+    Args:
+        model: a causal model of transformers with full attention, in evaluation mode.
+        end: id of the token that ends a turn.
+        slots: conversations that are kept.
+    """
+
+    def __init__(self, model: nn.Module, *, end: int, slots: int = 8) -> None:
+        self._model, self._end = model, end
+        self._device = next(model.parameters()).device
+        self._cache = SlotCache(slots)
+        self._slots = [_Slot(row) for row in range(slots)]
+        self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._waiting: list[_Job] = []
+        self._tick = 0
+        self._worker = threading.Thread(target=self._work, name="palio-slots", daemon=True)
+        self._worker.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._inbox.put(None)
+        self._worker.join()
+
+    def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
+        """The tokens after `ids`, up to the end of the turn or the limit; thread-safe.
+
+        Raises:
+            UpstreamError: the sampler broke or is closed.
+        """
+        if not self._worker.is_alive():
+            raise _broken("the sampler is closed")
+        job = _Job(list(ids), decoding)
+        self._inbox.put(job)
+        return job.done.result()
+
+    # ---- the worker thread
+
+    @torch.no_grad()
+    def _work(self) -> None:
+        fault = "the sampler was closed"
+        try:
+            while self._receive():
+                self._read_in()
+                self._step()
+        except Exception as error:  # noqa: BLE001 - the callers must hear of it
+            fault = f"the sampler broke: {type(error).__name__}: {error}"
+        while not self._inbox.empty():
+            job = self._inbox.get()
+            self._waiting += [job] if job else []
+        for job in [*self._waiting, *(slot.job for slot in self._slots if slot.job)]:
+            job.done.set_exception(_broken(fault))
+
+    def _receive(self) -> bool:
+        """Take new prompts; wait for one if there is nothing else to do. False: close."""
+        idle = not self._waiting and not any(slot.job for slot in self._slots)
+        while idle or not self._inbox.empty():
+            job = self._inbox.get()
+            if job is None:
+                return False
+            self._waiting.append(job)
+            idle = False
+        return True
+
+    def _read_in(self) -> None:
+        """Give waiting prompts a slot and read what is new in them."""
+        while self._waiting and (free := [slot for slot in self._slots if slot.job is None]):
+            job = self._waiting.pop(0)
+            slot, shared = self._placed(job.ids, free)
+            slot.job, slot.ids = job, job.ids[:shared]
+            for start in range(shared, len(job.ids), _CHUNK):
+                part = job.ids[start : start + _CHUNK]
+                places = torch.arange(start, start + len(part), device=self._device)[None]
+                rows = slice(slot.row, slot.row + 1)
+                logits = self._forward(rows, torch.tensor([part]), places)
+            slot.ids = list(job.ids)
+            self._choose(slot, logits[0])
+
+    def _placed(self, ids: Sequence[int], free: Sequence[_Slot]) -> tuple[_Slot, int]:
+        """A free slot, and how many of the ids it holds by now."""
+        best = max(self._slots, key=lambda slot: (_shared(slot.ids, ids), slot.job is None))
+        shared = _shared(best.ids, ids)
+        whole = best.job is None and (shared == len(best.ids) or shared == len(ids) - 1)
+        if whole:
+            return best, shared
+        # a conversation that may come back is worth more than one that was left long ago
+        oldest = min(free, key=lambda slot: slot.used)
+        if shared and oldest is not best:
+            self._cache.copy(best.row, oldest.row, shared)
+        return oldest, shared
+
+    def _step(self) -> None:
+        """One more token for every slot that has a job; what rows in between get is never read."""
+        active = [slot for slot in self._slots if slot.job]
+        if not active:
+            return
+        self._tick += 1
+        top = active[-1].row + 1
+        last = [[slot.job.written.ids[-1] if slot.job else 0] for slot in self._slots[:top]]
+        places = torch.tensor([[len(slot.ids)] for slot in self._slots[:top]])
+        logits = self._forward(slice(0, top), torch.tensor(last), places.to(self._device))
+        for slot in active:
+            slot.ids.append(last[slot.row][0])
+            self._choose(slot, logits[slot.row])
+
+    def _forward(self, rows: slice, ids: Tensor, places: Tensor) -> Tensor:
+        """Logits (B, vocabulary) after the last of the ids."""
+        room = max(int(places.max()), *(len(slot.ids) for slot in self._slots)) + 1
+        mask = self._cache.aim(rows, places, room)
+        out = self._model(
+            input_ids=ids.to(self._device),
+            attention_mask=mask,
+            position_ids=places,
+            use_cache=True,
+            logits_to_keep=1,
+            **{_CACHE: self._cache},
+        )
+        scores: Tensor = out.logits[:, -1]
+        return scores
+
+    def _choose(self, slot: _Slot, logits: Tensor) -> None:
+        job = slot.job
+        assert job is not None
+        token, logprob = draw(logits, job.decoding, job.rng)
+        job.written.ids.append(token)
+        job.written.logprobs.append(logprob)
+        if token == self._end or len(job.written.ids) >= job.decoding.max_tokens:
+            slot.job = None
+            slot.used = self._tick
+            job.done.set_result(job.written)
+
+
+def _shared(held: Sequence[int], ids: Sequence[int]) -> int:
+    """How many leading ids agree; at least one is left to be read."""
+    most = min(len(held), len(ids) - 1)
+    if held[:most] == ids[:most]:
+        return most
+    return next(at for at in range(most) if held[at] != ids[at])
+
+
+def _broken(what: str) -> UpstreamError:
+    return UpstreamError(what, code=FaultCode.upstream_server_error, remedy="start it again")
