@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
+from palio.cli.train_snapshot import snapshot, start
+
 if TYPE_CHECKING:
     from palio.train.audit import RunAudit
     from palio.train.ground import Ground
@@ -29,6 +31,8 @@ app = typer.Typer(
     no_args_is_help=True,
     cls=RecipeFirst,
 )
+app.command()(start)
+app.command()(snapshot)
 
 
 @app.command()
