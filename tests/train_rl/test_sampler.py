@@ -79,6 +79,20 @@ def test_transformers_sampler_agrees_with_the_engine(scene: Scene, policy: OwnPo
         assert one.logprobs == pytest.approx(other.logprobs, abs=2e-5)
 
 
+def test_several_engines_sample_what_one_samples(
+    scene: Scene, policy: OwnPolicy, checkpoint: Path
+) -> None:
+    asked = prompts(scene, 8)
+    with (
+        policy.sampler(None) as one,
+        OwnPolicy(checkpoint, slots=5, threads=2).sampler(None) as two,
+    ):
+        alone, shared = all_of(one, asked), all_of(two, asked)
+    assert [found.ids for found in alone] == [found.ids for found in shared]
+    for mine, theirs in zip(alone, shared, strict=True):
+        assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-6)
+
+
 @pytest.fixture
 def dropping(policy: OwnPolicy) -> OwnPolicy:
     """The policy with an adapter that is far from zero and drops half of its input."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,7 +73,8 @@ class OwnPolicy:
     Args:
         checkpoint: folder of a palio checkpoint.
         slots: conversations that the engine keeps ready.
-        threads: of the engine's worker.
+        threads: engines that sample at the same time, each with one thread and its share of the
+            slots: torch's own threads meet after every kernel, and these kernels are small.
     """
 
     def __init__(self, checkpoint: Path, *, slots: int = 64, threads: int = 1) -> None:
@@ -97,9 +98,10 @@ class OwnPolicy:
     def sampler(self, trainer: Any) -> Iterator[Sampler]:
         """See `Policy`."""
         del trainer
-        made = Engine.of(self.own_model(), self._own, slots=self._slots, threads=self._threads)
-        with made as engine:
-            yield EngineSampler(engine)
+        model, share = self.own_model(), -(-self._slots // self._threads)
+        with ExitStack() as stack:
+            made = [Engine.of(model, self._own, slots=share) for _ in range(self._threads)]
+            yield EngineSampler(*(stack.enter_context(engine) for engine in made))
 
     def copy(self) -> nn.Module:
         """See `Policy`."""

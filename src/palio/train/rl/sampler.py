@@ -57,14 +57,23 @@ class Sampler(Protocol):
 
 
 class EngineSampler:
-    """Our engine: continuous batching of models of ours."""
+    """Our engine: continuous batching of models of ours; several engines share the rollouts out.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    A rollout asks from one thread, and its thread stays with one engine, which still holds what the
+    rollout has read. What is sampled does not depend on how many engines there are.
+    """
+
+    def __init__(self, *engines: Engine) -> None:
+        self._engines = engines
+        self._seats: dict[int, int] = {}
+        self._lock = threading.Lock()
 
     def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
         """See `Sampler`."""
-        return self._engine.sample(ids, **decoding._asdict())
+        with self._lock:
+            seat = self._seats.setdefault(threading.get_ident(), len(self._seats))
+        engine = self._engines[seat % len(self._engines)]
+        return engine.sample(ids, **decoding._asdict())
 
 
 class _Row:
