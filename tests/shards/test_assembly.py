@@ -27,7 +27,7 @@ from palio.corpus.shards.screen import Screen
 from palio.corpus.shards.shard import ROWS
 from palio.corpus.verify import verify
 from palio.judging.richness import richness_verdict
-from palio.records import ConfigError, InputError, OutcomeVerdict, Problem, Reward, Suite
+from palio.records import InputError, OutcomeVerdict, Problem, Reward, Suite
 from palio.rollout.verdicts import Judged, Verdicts
 from palio.suites import write_suite
 from tests.corpus.making import JUDGE
@@ -140,8 +140,6 @@ def test_faults_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no shards"):
         assemble(tmp_path, PROBLEMS, OPEN, tmp_path / "out")
     shards = sharded(tmp_path, rows())
-    with pytest.raises(ConfigError, match="scrub"):
-        assemble(shards, PROBLEMS, replace(OPEN, scrub=("secrets",)), tmp_path / "out")
     other = replace(LENIENT, level=1)
     run(plan([str(tmp_path / "in" / "0.jsonl.zst")], other, str(shards)), executor="inline")
     with pytest.raises(InputError, match="several configurations"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from palio.cli.corpus_judging import judging, problems_of
+from palio.cli.judge_choice import JUDGE, REPLIES, reasoning_judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,6 +90,7 @@ def daily(
     verdicts: list[Path] = typer.Option([], help="Outcome verdicts of validators."),
     vectors: Path | None = typer.Option(None, help="Folder that keeps vectors of embedding edges."),
     encoder: str = typer.Option("lexical", help="Title similarity: lexical or minilm."),
+    judge: str = JUDGE,
     workers: int = typer.Option(2, min=1, help="Processes that judge."),
     as_json: bool = AS_JSON,
 ) -> None:
@@ -99,9 +102,12 @@ def daily(
     from palio.suites.embedding import vector_store
 
     before = standing(previous, read_config(config) if config else None)
-    read = judging(before.config, trajectories, suite, catalogue, verdicts, encoder)
-    day = Day(before, read.problems)
-    with counter("judging and gating") as progress:
+    with ExitStack() as stack, counter("judging and gating") as progress:
+        asked = None if judge == "evidence" else reasoning_judge(stack, judge, out / REPLIES)
+        read = judging(before.config, trajectories, suite, catalogue, verdicts, encoder, asked)
+        day = Day(before, read.problems)
+        day.check_judge(read.inputs)
+        read.bench.recall(day.said())
         funnel = day.build(
             read.judged(day.to_judge(read.reader), workers),
             out,

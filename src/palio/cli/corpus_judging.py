@@ -1,4 +1,4 @@
-"""What `palio corpus build` and `daily` both read before they judge: files, panel, digests."""
+"""What `palio corpus build`, `daily` and `assemble` read before they judge: panel and digests."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from typing import TYPE_CHECKING, NamedTuple
 from palio.cli.world import warn_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from palio.corpus.config import CorpusConfig
     from palio.corpus.reading import TraceReader
-    from palio.records import OutcomeVerdict, Problem, Trajectory
+    from palio.records import OutcomeVerdict, Problem, ReasoningVerdict, Trajectory
     from palio.rollout.verdicts import Judged, Panel, ReasoningJudge
 
 
-class Judging(NamedTuple):
-    """The inputs of a build.
+class Bench(NamedTuple):
+    """Whoever judges, and what they judge by.
 
     Attributes:
-        inputs: name -> digest of every input file, for the manifest.
         opinions: outcome verdicts of validators by trajectory id.
+        inputs: name -> digest of every input file, for the manifest.
+        threads: runs that the reasoning judge looks at at a time.
     """
 
-    reader: TraceReader
     problems: tuple[Problem, ...]
     panel: Panel
     opinions: dict[str, tuple[OutcomeVerdict, ...]]
     inputs: dict[str, str]
+    threads: int
 
     def judged(self, trajectories: Iterable[Trajectory], workers: int) -> Iterator[Judged]:
         """The stream with our verdicts and those of the validators.
@@ -37,14 +38,40 @@ class Judging(NamedTuple):
         A judge that asks models waits for them in threads of this process, whatever `workers` is:
         one process keeps one rate limit and one file of replies.
         """
-        from palio.cli.judge_choice import threads_of
         from palio.corpus.opinions import with_opinions
         from palio.rollout.verdicts import judge_all
 
-        threads = threads_of(self.panel.judge)
-        processes = workers if threads == 1 else 1
-        judged = judge_all(trajectories, self.panel, workers=processes, threads=threads)
+        processes = workers if self.threads == 1 else 1
+        judged = judge_all(trajectories, self.panel, workers=processes, threads=self.threads)
         yield from with_opinions(judged, self.opinions)
+
+    def recall(self, known: Mapping[str, ReasoningVerdict]) -> None:
+        """Ask the judge of nothing that it said already."""
+        from palio.corpus.opinions import Recalled
+
+        if known:
+            self.panel.judge = Recalled(self.panel.judge, known)
+
+
+class Judging(NamedTuple):
+    """The inputs of a build: traces, and whoever judges them."""
+
+    reader: TraceReader
+    bench: Bench
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The problems of all suites."""
+        return self.bench.problems
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Name -> digest of every input file; that of standard input comes last."""
+        return self.bench.inputs
+
+    def judged(self, trajectories: Iterable[Trajectory], workers: int) -> Iterator[Judged]:
+        """The stream with all verdicts."""
+        yield from self.bench.judged(trajectories, workers)
         self.inputs.update(self.reader.digests(stdin_only=True))
 
     def told(self) -> Iterator[str]:
@@ -74,9 +101,29 @@ def judging(
 ) -> Judging:
     """Read suites, catalogues and verdicts, and open the trajectory files.
 
+    Args and errors are those of `bench_of`, with `trajectories` files, folders and patterns.
+    """
+    from palio.corpus.reading import TraceReader
+
+    bench = bench_of(config, suites, catalogues, verdicts, encoder, judge)
+    stdin = sys.stdin.buffer if Path("-") in trajectories else None
+    reader = TraceReader(trajectories, stdin=stdin, problems=bench.problems)
+    bench.inputs.update(reader.digests())
+    return Judging(reader, bench)
+
+
+def bench_of(
+    config: CorpusConfig,
+    suites: Sequence[Path],
+    catalogues: Sequence[Path],
+    verdicts: Sequence[Path],
+    encoder: str,
+    judge: ReasoningJudge | None = None,
+) -> Bench:
+    """Read suites, catalogues and verdicts.
+
     Args:
         config: decides the outcome profiles.
-        trajectories: files, folders and patterns.
         suites: of the problems that they are runs of.
         catalogues: of their products.
         verdicts: files of validators' verdicts.
@@ -87,8 +134,8 @@ def judging(
         InputError: a file is missing or wrong.
         ConfigError: no encoder has that name.
     """
+    from palio.cli.judge_choice import threads_of
     from palio.corpus.opinions import outcomes_by_trajectory
-    from palio.corpus.reading import TraceReader
     from palio.judging.encoders import encoder_named
     from palio.rollout.verdicts import Panel
     from palio.world.artefacts import file_digest
@@ -100,14 +147,13 @@ def judging(
     profiles = tuple(dict.fromkeys(p for p in (config.outcome, "oro", "strict") if p != "none"))
     products = {name: one.products for name, one in held.items()}
     panel = Panel(problems, products, profiles, encoder_named(encoder), judge)
-    stdin = sys.stdin.buffer if Path("-") in trajectories else None
-    reader = TraceReader(trajectories, stdin=stdin, problems=problems)
-    inputs = reader.digests() | {f"suite:{path.name}": file_digest(path) for path in suites}
+    inputs = {f"suite:{path.name}": file_digest(path) for path in suites}
     inputs |= {f"catalogue:{name}": one.digest for name, one in held.items()}
     inputs |= {f"verdicts:{path.name}": file_digest(path) for path in verdicts}
     if judge is not None:
         inputs[f"judge:{judge.judge_id.name}"] = judge.judge_id.config_digest
-    return Judging(reader, problems, panel, outcomes_by_trajectory(verdicts), inputs)
+    opinions = outcomes_by_trajectory(verdicts)
+    return Bench(problems, panel, opinions, inputs, threads_of(panel.judge))
 
 
 def problems_of(suites: Sequence[Path]) -> tuple[Problem, ...]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from palio.cli.judge_choice import JUDGE, REPLIES, reasoning_judge
 
 if TYPE_CHECKING:
     from palio.corpus.shards import Plan, ShardManifest
@@ -124,30 +126,51 @@ def assemble(
     shards: str = typer.Argument(..., help="Folder or URL of `palio corpus shard`."),
     suite: list[Path] = typer.Option(..., help="Suites that the traces refer to."),
     out: Path = typer.Option(..., help="Corpus folder to write."),
+    catalogue: list[Path] = typer.Option([], help="Catalogues: judge outcomes against them."),
     config: Path | None = typer.Option(None, help="TOML with keys of CorpusConfig."),
     keep_pools: Path | None = typer.Option(None, help="Earlier corpus whose split must stay."),
-    verdicts: list[Path] = typer.Option([], help="Outcome verdicts by trajectory."),
+    links: Path | None = typer.Option(None, help="TOML with must and cannot: pairs of problems."),
+    vectors: Path | None = typer.Option(None, help="Folder that keeps vectors of embedding edges."),
+    verdicts: list[Path] = typer.Option([], help="Outcome verdicts of validators."),
+    encoder: str = typer.Option("lexical", help="Title similarity: lexical or minilm."),
+    judge: str = JUDGE,
+    workers: int = typer.Option(2, min=1, help="Processes that judge."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Compare the rows of finished shards, split them without leaks, certify, write a corpus.
+    """Make the corpus of finished shards that `palio corpus build` makes of their traces.
 
-    For traces that are too many for `palio corpus build`, which judges each of them too.
+    Rows are judged and scrubbed as there. With coefficient = 0, no catalogue and nothing to scrub
+    nobody judges, and rows are compared by small columns alone.
     """
-    from palio.cli.corpus_judging import problems_of
-    from palio.cli.corpus_screen import print_funnel
+    from palio.cli.corpus_judging import bench_of
+    from palio.cli.corpus_screen import counter, print_funnel, warn
     from palio.corpus.build import read_pools
     from palio.corpus.config import CorpusConfig, read_config
-    from palio.corpus.opinions import outcomes_by_trajectory
     from palio.corpus.shards.assembly import assemble as assemble_shards
     from palio.rollout.verdicts import Verdicts
+    from palio.suites.embedding import vector_store
+    from palio.suites.links import read_links
 
-    given = outcomes_by_trajectory(verdicts) if verdicts else {}
-    funnel = assemble_shards(
-        shards,
-        problems_of(suite),
-        read_config(config) if config else CorpusConfig(),
-        out,
-        verdicts={name: Verdicts(outcomes=outcomes) for name, outcomes in given.items()},
-        previous=read_pools(keep_pools) if keep_pools else None,
-    )
+    chosen = read_config(config) if config else CorpusConfig()
+    if links:
+        chosen = chosen.linked(read_links(links))
+    with ExitStack() as stack, counter("judging and gating") as progress:
+        asked = None if judge == "evidence" else reasoning_judge(stack, judge, out / REPLIES)
+        bench = bench_of(chosen, suite, catalogue, verdicts, encoder, asked)
+        judges = chosen.coefficient > 0 or bool(catalogue or chosen.scrub) or asked is not None
+        funnel = assemble_shards(
+            shards,
+            bench.problems,
+            chosen,
+            out,
+            verdicts={name: Verdicts(outcomes=given) for name, given in bench.opinions.items()},
+            judge=(lambda rows: bench.judged(rows, workers)) if judges else None,
+            inputs=bench.inputs,
+            previous=read_pools(keep_pools) if keep_pools else None,
+            vectors=vector_store(chosen.guard.embedding, vectors),
+            progress=progress,
+        )
     print_funnel(funnel, as_json)
+    warn((), funnel)
+    if not as_json:
+        typer.echo(f"wrote {out}")

@@ -22,7 +22,7 @@ from palio.corpus.check import check_corpus
 from palio.corpus.config import POOLS, CorpusConfig, checked
 from palio.corpus.earlier import READ, Earlier
 from palio.corpus.funnel import FUNNEL, Funnel, Tally, agent_counts
-from palio.corpus.gates import Drop, TokenCount, row_steps
+from palio.corpus.gates import TokenCount, row_steps, unreadable
 from palio.corpus.lineage import PROVENANCE, lineage_of
 from palio.corpus.neighbours import distinct
 from palio.corpus.rows import RowWriter, row_of
@@ -156,7 +156,8 @@ def _assemble(
         scrubbed = _write_pools(stage, kept, spool, plan)
     counts = check_corpus(stage, plan.problems)
     agents = agent_counts(screening.agents, (each.agent for each in kept))
-    funnel = Funnel(steps=tally.steps(), pools=counts, agents=agents).check()
+    steps_of_all = came.earlier.funnel(tally.steps())
+    funnel = Funnel(steps=steps_of_all, pools=counts, agents=agents).check()
     found = {"problems": digest(list(plan.problems.values()))}
     if came.earlier.total is not None:
         found["trajectories"] = screening.digest()
@@ -192,10 +193,8 @@ def _count_unread(unread: Sequence[Reject], tally: Tally, rejects: RejectWriter)
     """The step before all others: what was decoded has been counted row by row."""
     tally.take(READ, len(unread))
     for line in unread:
-        tally.drop(READ, f"unreadable_{line.reason}")
-        drop = Drop(
-            reason=f"unreadable_{line.reason}", detail=f"{line.file}:{line.line}: {line.detail}"
-        )
+        drop = unreadable(line)
+        tally.drop(READ, drop.reason)
         rejects.write(READ, drop, ("", "", ""), b"null")
 
 

@@ -14,14 +14,23 @@ from pathlib import Path
 import msgspec
 
 from palio.corpus.build import build, read_pools
-from palio.corpus.earlier import Earlier, Settled, read_rejects, settled_rows
+from palio.corpus.earlier import Earlier, Settled, read_rejects, settled_rows, steps_before
 from palio.corpus.funnel import Funnel
 from palio.corpus.gates import TokenCount
 from palio.corpus.lineage import read_lineage
 from palio.corpus.screening import KNOWN
 from palio.corpus.standing import Standing
 from palio.corpus.takedown import NOTICES, read_notices, refusal
-from palio.records import InputError, Problem, Reject, Trajectory, from_json, to_json
+from palio.records import (
+    InputError,
+    Problem,
+    ReasoningVerdict,
+    Reject,
+    ResumeError,
+    Trajectory,
+    from_json,
+    to_json,
+)
 from palio.rollout.verdicts import Judged
 from palio.suites.clusters import by_id
 from palio.suites.embedding import VectorStore
@@ -63,6 +72,29 @@ class Day:
             if self._may_revive(reject.step, reject.reason, reject.problem_id):
                 revived.append(not isinstance(reject.judged, msgspec.UnsetType))
         self.revived = sum(revived)
+
+    def check_judge(self, inputs: Mapping[str, str]) -> None:
+        """Raise ResumeError unless a build's inputs name the reasoning judge of the corpus.
+
+        Coefficients of two judges are two measures, and one gate cannot hold for both.
+        """
+        own, other = (_judge_of(each) for each in (self._before.manifest.inputs, inputs))
+        if own != other:
+            raise ResumeError(
+                f"the corpus was judged by {' '.join(own)}, this day would be by {' '.join(other)}",
+                where=str(self._before.folder),
+                remedy="name the same judge with --judge, or build the corpus again",
+            )
+
+    def said(self) -> dict[str, ReasoningVerdict]:
+        """Trajectory id -> reasoning verdict of what is judged again, from the day it came."""
+        found = {}
+        for row in settled_rows(self._before.folder) if self.revived else ():
+            if self._is_revived(row):
+                verdict = from_json(row.body, Judged, where=row.ids[0]).verdicts.reasoning
+                if verdict is not None:
+                    found[row.ids[0]] = verdict
+        return found
 
     def to_judge(self, trajectories: Iterable[Trajectory]) -> Iterator[Trajectory]:
         """What has to be judged: rows whose problem is known by now, then what is new."""
@@ -106,6 +138,7 @@ class Day:
             total=self._total(),
             refuse=refusal(notices),
             files={NOTICES: to_json(notices)} if notices else {},
+            before=steps_before(self._before.folder),
         )
         return build(
             judged,
@@ -131,3 +164,13 @@ class Day:
 
     def _may_revive(self, step: str, reason: str, problem_id: str) -> bool:
         return step == KNOWN and reason == "unknown_problem" and problem_id in self._problems
+
+
+def _judge_of(inputs: Mapping[str, str]) -> tuple[str, ...]:
+    """Name and configuration of the reasoning judge that a manifest's inputs name."""
+    found = next(((n, d) for n, d in sorted(inputs.items()) if n.startswith(JUDGE)), None)
+    return (found[0].removeprefix(JUDGE), found[1]) if found else ("evidence",)
+
+
+JUDGE = "judge:"
+"""Prefix of the reasoning judge among a manifest's inputs; the evidence judge is not named."""

@@ -8,14 +8,17 @@ not hold; everything that the later steps and the files need is in its messages 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import zstandard
+from msgspec.structs import replace
 
 from palio.corpus.config import POOLS
+from palio.corpus.funnel import FunnelStep, read_funnel
 from palio.corpus.gates import Drop, Gate
 from palio.corpus.lineage import Lineage, read_lineage
 from palio.corpus.rows import CorpusRow, read_rows
@@ -24,8 +27,8 @@ from palio.corpus.spool import REJECTS, RejectRow
 from palio.records import InputError, IntegrityError, Record, Trajectory, from_json, to_json
 from palio.rollout.verdicts import Judged
 
-READ = "read"
-"""The step that decodes a line."""
+READ, KNOWN = "read", "known"
+"""The steps that decode a line, and that refer a row to its problem."""
 SELECTION = ("guard", "duplicates", "cap")
 """The steps that compare rows or problems: what they decided is decided again upon a change."""
 
@@ -60,12 +63,33 @@ class Earlier(NamedTuple):
             it is not known, as after a take-down, and the manifest then names none.
         refuse: gate for new rows, before all others; what it refuses is kept without its body.
         files: name -> bytes of files that go into the new corpus as they are.
+        before: steps that rows had gone through before they came to a build at all, as those of
+            shards have.
     """
 
     rows: Iterable[Settled]
     total: str | None = ""
     refuse: Gate | None = None
     files: Mapping[str, bytes] = {}
+    before: tuple[FunnelStep, ...] = ()
+
+    def funnel(self, steps: Sequence[FunnelStep]) -> tuple[FunnelStep, ...]:
+        """All steps: what came beside the rows that went through those before came past them."""
+        if not self.before:
+            return tuple(steps)
+        past = steps[0].taken - self.before[-1].kept
+        led = (replace(s, taken=s.taken + past, kept=s.kept + past) for s in self.before)
+        return (*led, *steps)
+
+
+def steps_before(folder: Path) -> tuple[FunnelStep, ...]:
+    """The steps of a corpus that came before a build's own first step; none for most.
+
+    Raises:
+        InputError: the folder has no funnel.
+    """
+    steps = read_funnel(folder).steps
+    return tuple(takewhile(lambda step: step.name not in (READ, KNOWN), steps))
 
 
 def settled_rows(folder: Path) -> Iterator[Settled]:

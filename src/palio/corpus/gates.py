@@ -26,7 +26,7 @@ from palio.corpus.readers.dialogue import NO_RECORD
 from palio.corpus.readers.recording import UNLOGGED
 from palio.corpus.salvage.oracle import oracle_words
 from palio.judging.answers import product_ids, recommended
-from palio.records import Blame, Ending, Message, Problem, Record, Tool, to_json
+from palio.records import Blame, Ending, Message, Problem, Record, Reject, Tool, to_json
 from palio.rollout.verdicts import Judged
 
 
@@ -35,6 +35,12 @@ class Drop(Record, frozen=True):
 
     reason: str
     detail: str = ""
+
+
+def unreadable(line: Reject) -> Drop:
+    """Why a record is no row: its reason, and where it stands."""
+    detail = f"{line.file}:{line.line}: {line.detail}"
+    return Drop(reason=f"unreadable_{line.reason}", detail=detail)
 
 
 UNATTESTED = frozenset({NO_RECORD, UNLOGGED})

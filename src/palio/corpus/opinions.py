@@ -1,6 +1,7 @@
-"""Outcome verdicts of several validators arrive as lines and are joined by trajectory id.
+"""Verdicts that are at hand already: those of validators, and our own of an earlier day.
 
-They stand beside our own verdict, never in its place; the gate `agreed` asks whether they agree.
+A validator's outcome stands beside our own verdict, never in its place; the gate `agreed` asks
+whether they agree. What our own judge said of a run is taken from it, and not asked again.
 """
 
 from __future__ import annotations
@@ -11,8 +12,41 @@ from pathlib import Path
 import msgspec
 
 from palio.judging.store import read_verdicts
-from palio.records import InputError, OutcomeVerdict, to_json
-from palio.rollout.verdicts import Judged
+from palio.records import (
+    InputError,
+    JudgeId,
+    OutcomeVerdict,
+    ReasoningVerdict,
+    Trajectory,
+    to_json,
+)
+from palio.rollout.verdicts import Judged, ReasoningJudge
+
+
+class Recalled:
+    """A reasoning judge that is not asked again about what it has judged.
+
+    Args:
+        judge: asked about everything else.
+        known: trajectory id -> verdict; those of other judges, and "unjudged", are not recalled.
+    """
+
+    def __init__(self, judge: ReasoningJudge, known: Mapping[str, ReasoningVerdict]) -> None:
+        self._judge = judge
+        self._known = {
+            name: verdict
+            for name, verdict in known.items()
+            if verdict.judge == judge.judge_id and verdict.status == "judged"
+        }
+
+    @property
+    def judge_id(self) -> JudgeId:
+        """The identity of the judge, in old verdicts as in new ones."""
+        return self._judge.judge_id
+
+    def verdict(self, trajectory: Trajectory) -> ReasoningVerdict:
+        """What the judge says, or has said, of one trajectory."""
+        return self._known.get(trajectory.trajectory_id) or self._judge.verdict(trajectory)
 
 
 def outcomes_by_trajectory(paths: Iterable[Path]) -> dict[str, tuple[OutcomeVerdict, ...]]:

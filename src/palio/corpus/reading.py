@@ -41,7 +41,6 @@ class TraceReader:
         rejects: records that are no trajectory so far; complete when the stream has ended.
         losses: how often reading a foreign record changed something, by code.
         formats: trajectories by format.
-        referred: foreign traces that found their problem by the request alone.
 
     Raises:
         InputError: a name matches nothing, or a folder holds no file that may be a trace.
@@ -64,9 +63,7 @@ class TraceReader:
         )
         self.files = tuple(self._import.files)
         self.skipped = self._import.skipped
-        self.referred = 0
-        self._by_id = {problem.problem_id: problem for problem in problems}
-        self._by_request = _by_request(self._by_id.values())
+        self._referral = Referral(problems)
         if not self.files:
             raise InputError(
                 "holds no trajectory file",
@@ -89,25 +86,15 @@ class TraceReader:
         """Trajectories by format."""
         return self._import.formats
 
+    @property
+    def referred(self) -> int:
+        """Foreign traces that found their problem by the request alone."""
+        return self._referral.referred
+
     def __iter__(self) -> Iterator[Trajectory]:
         for found in self._import:
             foreign = found.format != OWN
-            yield self._referred(found.trajectory) if foreign else found.trajectory
-
-    def _referred(self, trajectory: Trajectory) -> Trajectory:
-        """A foreign trace with the problem that it is of, where that is beyond doubt."""
-        problem = self._by_id.get(trajectory.problem_id)
-        if problem is None:
-            problem = self._by_request.get(normalise_text(trajectory.query))
-            if problem is None:
-                return trajectory
-            self.referred += 1
-        return msgspec.structs.replace(
-            trajectory,
-            problem_id=problem.problem_id,
-            kind=trajectory.kind or problem.kind,
-            catalogue=trajectory.catalogue or problem.catalogue,
-        )
+            yield self._referral.of(found.trajectory) if foreign else found.trajectory
 
     def digests(self, *, stdin_only: bool = False) -> dict[str, str]:
         """Folder and name -> digest of each input, for a manifest; standard input's once read."""
@@ -121,6 +108,37 @@ class TraceReader:
             elif self._stdin is not None:
                 found["trajectories:stdin"] = self._stdin.digest()
         return found
+
+
+class Referral:
+    """Tells foreign traces which problem they are of.
+
+    Args:
+        problems: of all suites.
+
+    Attributes:
+        referred: traces that found their problem by the request alone.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.referred = 0
+        self._by_id = {problem.problem_id: problem for problem in problems}
+        self._by_request = _by_request(self._by_id.values())
+
+    def of(self, trajectory: Trajectory) -> Trajectory:
+        """A foreign trace with the problem that it is of, where that is beyond doubt."""
+        problem = self._by_id.get(trajectory.problem_id)
+        if problem is None:
+            problem = self._by_request.get(normalise_text(trajectory.query))
+            if problem is None:
+                return trajectory
+            self.referred += 1
+        return msgspec.structs.replace(
+            trajectory,
+            problem_id=problem.problem_id,
+            kind=trajectory.kind or problem.kind,
+            catalogue=trajectory.catalogue or problem.catalogue,
+        )
 
 
 def _by_request(problems: Iterable[Problem]) -> dict[str, Problem]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from palio.corpus.candidate import Candidate
 from palio.corpus.config import CorpusConfig
 from palio.corpus.conversation import conversation_digest
-from palio.corpus.earlier import READ, Settled
+from palio.corpus.earlier import KNOWN, READ, Settled
 from palio.corpus.funnel import Tally
 from palio.corpus.gates import Drop, Gate
 from palio.corpus.ranking import signals
@@ -18,8 +18,6 @@ from palio.records import Problem, Trajectory, from_json, to_json
 from palio.rollout.verdicts import Judged
 from palio.suites.keys import normalise_text
 
-KNOWN = "known"
-"""The step that refers a row to its problem."""
 TAKEN_DOWN = "taken_down"
 """Reason of a row whose source was taken down: counted, and kept by its ids alone."""
 NEVER_TOUCH = "never_touch"
@@ -145,3 +143,6 @@ class Screening:
     def digest(self) -> str:
         """Digest of all rows that came in, whatever their order: the sum of their digests."""
         return f"sum-sha256:{self._sum % 2**256:064x}"
+
+
+__all__ = ["BODILESS", "KNOWN", "NEVER_TOUCH", "TAKEN_DOWN", "Screening", "Steps"]

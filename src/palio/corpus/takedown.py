@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from palio.corpus.build import build, read_pools
-from palio.corpus.earlier import Earlier, Settled, settled_rows
+from palio.corpus.earlier import Earlier, Settled, settled_rows, steps_before
 from palio.corpus.funnel import Funnel
 from palio.corpus.gates import Drop, Gate
 from palio.corpus.origin import file_name, ran_by
@@ -183,5 +183,6 @@ def _rebuilt(
             rows=(row for row in left() if not is_free(row)),
             total=None,
             files={NOTICES: to_json(notices)},
+            before=steps_before(before.folder),
         ),
     )

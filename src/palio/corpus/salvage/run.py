@@ -18,7 +18,8 @@ import msgspec
 import zstandard
 
 from palio import __version__
-from palio.corpus.gates import Drop
+from palio.corpus.earlier import READ
+from palio.corpus.gates import Drop, unreadable
 from palio.corpus.replay import Worlds
 from palio.corpus.salvage.moment import Rewriter
 from palio.corpus.salvage.rewrite import SalvageConfig, salvage_one
@@ -74,7 +75,7 @@ class _Counts:
             self.salvaged[agent] += 1
 
     def report(self, rewriter: str, unread: Iterable[Reject]) -> SalvageReport:
-        lines = Counter(f"unreadable_{line.reason}" for line in unread)
+        lines = Counter(unreadable(line).reason for line in unread)
         every = sum(self.rejected.values(), Counter(lines))
         agents = {
             agent: AgentSalvage(
@@ -108,6 +109,8 @@ def salvage(
 ) -> SalvageReport:
     """Salvage a stream into a folder: rows, rejects (whole traces), and last the manifest.
 
+    A line that could not be read is among the rejects by its place.
+
     Args:
         trajectories: any traces; those that are agentic already are counted as rejects.
         worlds: where they are replayed.
@@ -140,7 +143,7 @@ def salvage(
         return salvage_one(trajectory, replayer, rewriter, chosen)
 
     counts = _Counts()
-    _write(out, _mapped(one, trajectories, workers), counts, progress)
+    _write(out, _mapped(one, trajectories, workers), counts, unread, progress)
     report = counts.report(rewriter.rewriter_id, unread)
     if report.taken != report.salvaged + sum(report.rejected.values()):
         raise IntegrityError("a trace was lost while salvaging", where=str(out))
@@ -152,6 +155,7 @@ def _write(
     out: Path,
     pairs: Iterable[tuple[Trajectory, Trajectory | Drop]],
     counts: _Counts,
+    unread: Iterable[Reject],
     progress: Callable[[int], None] | None,
 ) -> None:
     """Rows to one file, rejects to the other, every trace to the counts."""
@@ -170,6 +174,8 @@ def _write(
                 stream.write(to_json(made) + b"\n")
             if progress is not None:
                 progress(done)
+        for line in unread:
+            rejects.write(READ, unreadable(line), ("", "", ""), b"null")
 
 
 def _mapped(

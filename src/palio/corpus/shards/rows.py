@@ -14,7 +14,7 @@ from palio.corpus.candidate import Candidate
 from palio.corpus.conversation import conversation_digest
 from palio.corpus.readers.reading import OWN
 from palio.corpus.shards.columns import SCHEMA, SMALL, calls_in, trajectories_of
-from palio.corpus.shards.shard import MANIFEST, ROWS, ShardManifest, read_manifest
+from palio.corpus.shards.shard import MANIFEST, REJECTS, ROWS, ShardManifest, read_manifest
 from palio.corpus.shards.storage import Folder, opened
 from palio.records import InputError, Message, Problem, Trajectory, bytes_digest, to_json
 
@@ -67,6 +67,20 @@ class ShardRows:
         """(number of the shard, its small columns), shard after shard."""
         for number in range(len(self.manifests)):
             yield number, self._table(number, list(SMALL)).to_pydict()
+
+    def every(self, shard: int) -> Iterator[tuple[str, Trajectory]]:
+        """(format, trajectory) of each row of a shard, as the shard has it."""
+        for _, rows in self._groups(shard, range(self.manifests[shard].kept)):
+            yield from zip(rows["format"].to_pylist(), trajectories_of(rows), strict=True)
+
+    def lines(self, shard: int) -> list[int]:
+        """Where each row of a shard stood in its input."""
+        found: list[int] = self._table(shard, ["line"])["line"].to_pylist()
+        return found
+
+    def rejects(self, shard: int) -> bytes:
+        """The packed lines of what a shard rejected."""
+        return self._folder.read(self.manifests[shard].name + REJECTS) or b""
 
     def calls(self, shard: int) -> list[list[tuple[str, str]]]:
         """For each row of a shard the (tool, arguments) of its calls."""

@@ -13,19 +13,20 @@ from palio.corpus.conversation import observations
 from palio.corpus.funnel import Tally
 from palio.corpus.gates import Drop, agreed, good_outcome, good_reasoning
 from palio.corpus.ranking import Signals
-from palio.corpus.readers.reading import OWN
 from palio.corpus.salvage.mark import AGENT_MARK, SOURCE_MARK
 from palio.corpus.salvage.oracle import oracle_words
 from palio.corpus.screening import KNOWN, NEVER_TOUCH
 from palio.corpus.separation import Separation
 from palio.corpus.shards.columns import SIGNALS
 from palio.corpus.shards.rows import ShardRows
+from palio.corpus.shards.stream import REPEATED, Ids
 from palio.corpus.spool import RejectWriter
 from palio.records import AgentRef, Problem, Trajectory
 from palio.rollout.verdicts import Judged, Verdicts
 from palio.suites.keys import normalise_text
 
-OUTCOME, REASONING, ORACLE = "outcome", "reasoning", "oracle"
+OUTCOME, REASONING, ORACLE = "outcome", "reasoning", "grounding"
+"""Named as in `palio.corpus.gates.row_steps`, so that a corpus made of shards can grow by a day."""
 GATES = (OUTCOME, REASONING, ORACLE)
 _normal = lru_cache(maxsize=1 << 16)(normalise_text)
 
@@ -54,7 +55,7 @@ class Survivors:
         self._tally = tally
         self._rejects = rejects
         self._seen: set[str] = set()
-        self._repeats: Counter[str] = Counter()
+        self._ids = Ids(problems)
         texts = Counter(_normal(problem.query) for problem in problems.values())
         self._by_text = {
             _normal(p.query): name for name, p in problems.items() if texts[_normal(p.query)] == 1
@@ -64,9 +65,10 @@ class Survivors:
         """The candidates that go on, in order of shard and row."""
         found: list[Candidate] = []
         for shard, columns in rows.small():
+            lines = self._ids.of(rows, shard, iter(rows.lines(shard)))
             mine = [
                 candidate
-                for place, told in enumerate(zip(*columns.values(), strict=True))
+                for place, (_, *told) in enumerate(zip(lines, *columns.values(), strict=True))
                 if (candidate := self._one(dict(zip(columns, told, strict=True)), (shard, place)))
             ]
             found += self._unknowing(mine, rows, shard)
@@ -77,9 +79,7 @@ class Survivors:
         problem = row["problem_id"]
         if problem not in self._problems:
             problem = self._by_text.get(_normal(row["query"]), problem)
-        name = row["trajectory_id"]
-        if row["format"] != OWN:
-            name = self._numbered(name)
+        name = self._ids.told(row["trajectory_id"], row["format"])
         ids = (name, problem, row["agent"])
         if not self._passes(KNOWN, ids, (self._stranger(row, name, problem),)):
             return None
@@ -101,14 +101,6 @@ class Survivors:
             score=signals.score(config.weights),
         )
 
-    def _numbered(self, given: str) -> str:
-        """A foreign id that no row before it has: strangers number their rows as they like."""
-        name = given
-        while name in self._seen:
-            self._repeats[given] += 1
-            name = f"{given}-{self._repeats[given] + 1}"
-        return name
-
     def _stranger(self, row: Mapping[str, Any], name: str, problem: str) -> Drop | None:
         known = self._problems.get(problem)
         if known is None:
@@ -117,8 +109,8 @@ class Survivors:
             return Drop(reason=NEVER_TOUCH, detail=problem)
         if _normal(known.query) != _normal(row["query"]):
             return Drop(reason="other_query", detail="the suite has another text for this problem")
-        if name in self._seen:
-            return Drop(reason="repeated_id", detail="a row with this trajectory id came before")
+        if name in self._seen or name in self._ids.gone:
+            return REPEATED
         self._seen.add(name)
         return None
 
