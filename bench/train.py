@@ -5,7 +5,8 @@ Qwen3ForCausalLM, padded batches, labels of -100 where nothing is trained, AdamW
 and under bfloat16 autocast, and the faster one is reported. The peer of serving is `generate` on
 left-padded batches of similar length. Both answer every turn of the same conversations with as many
 tokens; the peer reads each prompt from its start, as it has no cache that outlives a call. Seconds
-are those of the processor, so that other work on the machine does not count.
+are those of the processor, so that other work on the machine does not count. TRL's trainer is the
+peer of `bench.train_trl`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 
+from bench.train_trl import rows as beside_trl
 from palio.agents.registry import find_agent
 from palio.agents.scripted import ScriptedUpstream
 from palio.records import Message
@@ -170,6 +172,7 @@ def _rows(quick: bool) -> list[dict[str, Any]]:
     some = talks[: 64 if quick else 192]
     served = our_serving(model, tokenizer, some)
     theirs = peer_serving(peer_of(model, tokenizer), tokenizer, some)
+    copies = [fresh(tokenizer) for _ in range(2 if quick else 4)]
     return [
         {
             "name": "train: SFT of the 1.8 M model, one core",
@@ -187,4 +190,5 @@ def _rows(quick: bool) -> list[dict[str, Any]]:
             "unit": "generated tokens/core-second",
             "target": ">= 1500",
         },
+        *beside_trl(copies, tokenizer, examples, BATCH, quick=quick),
     ]

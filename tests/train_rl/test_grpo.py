@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from palio.records import ConfigError, IntegrityError
+from palio.train.curves import draw_curves
 from palio.train.rl.advantages import outcome_advantages, turn_advantages
-from palio.train.rl.curves import draw_curves
 from palio.train.rl.grpo import GrpoSettings, dr_grpo_arguments, shrink, train_grpo
 from palio.train.rl.hooks import STATES, last_state
 from palio.train.rl.policy import OwnPolicy
@@ -133,8 +134,9 @@ def trainer_of(
     return StepGrpoTrainer(policy, roller, scheme, start=start, args=arguments, keys=roller.keys)
 
 
+@pytest.mark.parametrize("kernels", [False, True])
 def test_loss_and_gradient_are_our_own_ten_lines(
-    scene: Scene, policy: OwnPolicy, tmp_path: Path
+    scene: Scene, policy: OwnPolicy, tmp_path: Path, kernels: bool
 ) -> None:
     chosen = settings(turn_weight=0.7, outcome_weight=1.5, temperature=1.2)
     roller = graded(scene, chosen)
@@ -144,14 +146,17 @@ def test_loss_and_gradient_are_our_own_ten_lines(
     batch = trainer._generate_and_score_completions([{"prompt": key} for key in keys])
     assert batch["advantages"].shape == batch["completion_ids"].shape
     trainer.current_gradient_accumulation_steps = 1
-    theirs = trainer.compute_loss(trainer.model, batch)
+    names = [name for name, _ in policy.model.named_parameters()]
+    parts = list(policy.model.parameters())
+    fast = policy.kernels([policy.model], temperature=1.2, low=False, threads=2)
+    with fast if kernels else nullcontext():
+        theirs = trainer.compute_loss(trainer.model, batch)
+        their_gradients = torch.autograd.grad(theirs, parts)
     ours = own_loss(policy.model, roller.made, chosen)
     assert abs(float(ours.detach())) > 1e-5, "an all-zero loss would show nothing"
     assert float(theirs.detach()) == pytest.approx(float(ours.detach()), abs=1e-6)
-    names = [name for name, _ in policy.model.named_parameters()]
-    parts = list(policy.model.parameters())
     for name, one, other in zip(
-        names, torch.autograd.grad(theirs, parts), torch.autograd.grad(ours, parts), strict=True
+        names, their_gradients, torch.autograd.grad(ours, parts), strict=True
     ):
         assert torch.allclose(one, other, atol=1e-6), name
 

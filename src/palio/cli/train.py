@@ -13,6 +13,7 @@ from palio.cli.train_snapshot import snapshot, start
 
 if TYPE_CHECKING:
     from palio.train.audit import RunAudit
+    from palio.train.curves import Curve
     from palio.train.ground import Ground
     from palio.train.run import Trained
 
@@ -214,27 +215,50 @@ def card(
 
 @app.command()
 def curve(
-    run_folder: Path = typer.Argument(help="Run folder of `palio train`."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    runs: list[Path] = typer.Argument(help="Run folders of `palio train`, or stage folders."),
+    out: Path | None = typer.Option(None, help="Draw a picture, .png or .svg, runs side by side."),
+    as_json: bool = typer.Option(False, "--json", help="Print every measurement as JSON."),
 ) -> None:
-    """Show the learning curve of a run."""
+    """Show what the stages of runs logged: losses, rewards, margins, calls."""
+    from palio.train.curves import draw_curves, labels_of, read_curves
+
+    named = labels_of(runs)
+    if out is not None:
+        typer.echo(f"wrote {draw_curves(named, out)}")
+        return
+    read = {label: read_curves(folder) for label, folder in named.items()}
+    if as_json:
+        rows = [
+            {"run": label, "stage": curve.stage, "kind": curve.kind, **row}
+            for label, curves in read.items()
+            for curve in curves
+            for row in curve.rows
+        ]
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    for label, curves in read.items():
+        for each in curves:
+            _show_curve(label, each)
+
+
+def _show_curve(label: str, curve: Curve) -> None:
+    """One stage as a table: how far it was, and the columns that its picture would show."""
     from rich.console import Console
     from rich.table import Table
 
-    from palio.records import InputError
-    from palio.train.run import read_curve
+    from palio.train.curves import shown
 
-    points = read_curve(run_folder)
-    if not points:
-        raise InputError("no learning curve yet", where=str(run_folder))
-    if as_json:
-        rows = [{f: getattr(p, f) for f in p.__struct_fields__} for p in points]
-        typer.echo(json.dumps(rows, indent=2))
-        return
-    table = Table("stage", "step", "tokens", "loss", "rate", "tokens/s", "seconds")
-    for p in points:
-        numbers = (p.step, f"{p.tokens:,}", f"{p.loss:.4f}", f"{p.rate:.3f}")
-        table.add_row(
-            p.stage, *(str(n) for n in numbers), f"{p.tokens_per_s:,.0f}", f"{p.seconds:.0f}"
-        )
-    Console().print(table)
+    held = {name for row in curve.rows for name in row}
+    far = [name for name in ("step", "tokens") if name in held]
+    names = [name for panel in shown(curve) for name in panel.names if name in held]
+    more = [name for name in ("rate", "tokens_per_s", "seconds") if name in held]
+    table = Table(*far, *names, *more, title=f"{label}: {curve.stage}", title_justify="left")
+    for row in curve.rows:
+        table.add_row(*(_figure(row.get(name)) for name in (*far, *names, *more)))
+    Console(width=max(Console().width, 110)).print(table)
+
+
+def _figure(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

@@ -57,7 +57,11 @@ class PolicySource:
     @property
     def called(self) -> str:
         """What tables call it."""
-        return self.name or self.model or (self.checkpoint.name if self.checkpoint else "model")
+        if self.name or self.model or self.checkpoint is None:
+            return self.name or self.model or "model"
+        from palio.train.checkpoint import checkpoint_name
+
+        return checkpoint_name(self.checkpoint)
 
     def closed(self) -> Policy:
         """The policy with nobody behind it, where others roll it out."""

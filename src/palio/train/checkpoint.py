@@ -135,10 +135,14 @@ def checkpoint_folder(named: Path) -> Path:
     return named
 
 
-def checkpoint_name(folder: Path) -> str:
-    """What a checkpoint's model is called: its folder, or its stage's, or its run's and stage's."""
-    found = checkpoint_folder(folder)
-    return found.parent.name if found.name == CHECKPOINT else found.name
+def checkpoint_name(named: Path) -> str:
+    """What a checkpoint's model is called by everything that serves, races or evaluates it.
+
+    The folder that was named, whether of a run, a stage or a checkpoint; one called "checkpoint" is
+    called like its stage.
+    """
+    own = named.name or named.resolve().name
+    return named.resolve().parent.name if own == CHECKPOINT else own
 
 
 def _remedy(folder: Path) -> str:
