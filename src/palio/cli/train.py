@@ -145,39 +145,62 @@ class _Bars:
 
 @app.command()
 def audit(
-    run_folder: Path = typer.Argument(help="Run folder of `palio train`."),
-    corpus: Path = typer.Option(..., help="Corpus folder that it was trained on."),
-    suite: Path = typer.Option(..., help="Suite that the corpus was built with."),
+    run_folder: Path = typer.Argument(help="Run of `palio train`, or lab of `palio experiment`."),
+    corpus: Path | None = typer.Option(None, help="Corpus folder that a run was trained on."),
+    suite: Path | None = typer.Option(None, help="Suite that the corpus was built with."),
+    plan: list[str] = typer.Option([], help="Plans of a lab that are not bundled, TOML."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Count what stages saw of held-out problems; exit 1 if one trained outside its pool."""
-    from palio.records import to_json
+    from palio.evaluate.experiment.audit import audit_lab, is_lab
+    from palio.records import ConfigError, to_json
     from palio.train.audit import audit_run
 
-    found = audit_run(run_folder, corpus, suite)
-    if as_json:
-        typer.echo(to_json(found).decode())
+    if is_lab(run_folder):
+        from palio.evaluate.experiment.plan import load_plan, plan_names
+
+        found = audit_lab(run_folder, [load_plan(name) for name in (*plan_names(), *plan)])
+        read = {f"{arm.plan}/{arm.arm}/{arm.seed}": arm.saw for arm in found.arms}
+        clean, plain = found.clean, to_json(found)
+    elif corpus is None or suite is None:
+        raise ConfigError("name --corpus and --suite of the run")
     else:
-        _show_audit(found)
-    for name in found.unknown:
-        typer.echo(f"stage {name} left no record of what it rolled out", err=True)
-    for problem in found.outside[:10]:
-        typer.echo(f"problem {problem} is not in the training pool", err=True)
-    if not found.clean:
+        own = audit_run(run_folder, corpus, suite)
+        read, clean, plain = {"": own}, own.clean, to_json(own)
+    if as_json:
+        typer.echo(plain.decode())
+    else:
+        _show_audit(read)
+    for name, saw in read.items():
+        _object(name, saw)
+    if not clean:
         raise typer.Exit(1)
 
 
-def _show_audit(found: RunAudit) -> None:
+def _object(run: str, saw: RunAudit) -> None:
+    """What is wrong with what a run saw, on standard error."""
+    head = f"{run}: " if run else ""
+    for name in saw.unknown:
+        typer.echo(f"{head}stage {name} left no record of what it rolled out", err=True)
+    for problem in saw.outside[:10]:
+        typer.echo(f"{head}problem {problem} is not in the training pool", err=True)
+
+
+def _show_audit(read: dict[str, RunAudit]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    pools = [f"{pool} targets shown, of {count:,}" for pool, count in found.targets.items()]
-    table = Table("stage", "rows", "rollouts", "problems", "outside", *pools, "shown in")
-    for stage in found.stages:
-        rollouts = "unknown" if stage.rollouts is None else f"{stage.rollouts:,}"
-        counts = (stage.problems, len(stage.outside), *stage.targets.values(), stage.showing)
-        shown = (f"{count:,}" for count in counts)
-        table.add_row(stage.name, f"{stage.rows:,}", rollouts, *shown)
+    targets = next(iter(read.values())).targets
+    pools = [f"{pool} targets shown, of {count:,}" for pool, count in targets.items()]
+    head = ["run"] if len(read) > 1 else []
+    table = Table(*head, "stage", "rows", "rollouts", "problems", "outside", *pools, "shown in")
+    for name, saw in read.items():
+        for stage in saw.stages:
+            rollouts = "unknown" if stage.rollouts is None else f"{stage.rollouts:,}"
+            counts = (stage.problems, len(stage.outside), *stage.targets.values(), stage.showing)
+            shown = (f"{count:,}" for count in counts)
+            own = [name] if head else []
+            table.add_row(*own, stage.name, f"{stage.rows:,}", rollouts, *shown)
     Console(width=max(Console().width, 110)).print(table)
 
 

@@ -98,12 +98,12 @@ def audit_run(run: Path, corpus: Path, suite: Path) -> RunAudit:
     if chain.inputs.get("corpus") != opened.digests["corpus"]:
         raise InputError("the run was trained on another corpus", where=str(corpus))
     held = read_suite(suite)
-    watch = _Watch(held.problems, read_pools(corpus))
+    watch = Watch(held.problems, read_pools(corpus))
     rows = chosen(opened.rows(), chain.config["data"]["rows_a_problem"])
     done = [stage for stage in chain.config["stages"] if (run / stage["name"] / DONE).is_file()]
     if not done:
         raise InputError("no stage of this run is finished", where=str(run))
-    seen = [_of_row(row) for row in rows]
+    seen = [seen_row(row) for row in rows]
     stages = tuple(watch.stage(stage, run / stage["name"], seen) for stage in done)
     found = RunAudit(suite=held.content_digest(), targets=watch.sizes(), stages=stages)
     write_lines(run / AUDIT, [to_json(found), b"\n"])
@@ -116,11 +116,12 @@ def read_audit(run: Path) -> RunAudit | None:
     return from_json(path.read_bytes(), RunAudit, where=str(path)) if path.is_file() else None
 
 
-def _of_row(row: CorpusRow) -> Seen:
+def seen_row(row: CorpusRow) -> Seen:
+    """What training on a row of a corpus sees."""
     return Seen(problem_id=row.problem_id, products=products_shown(row.typed()))
 
 
-class _Watch:
+class Watch:
     """Knows the pools of problems and of their targets.
 
     Product ids repeat from one catalogue to the next, so a target is a catalogue with an id.

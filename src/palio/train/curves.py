@@ -24,11 +24,13 @@ class Panel(NamedTuple):
     Attributes:
         names: columns of `metrics.jsonl`; each is a line.
         floor: lowest value that is always shown; None: as the values fall.
+        once: whether a column that says what one before it says is left out.
     """
 
     title: str
     names: tuple[str, ...]
     floor: float | None = 0.0
+    once: bool = False
 
 
 class Curve(NamedTuple):
@@ -41,7 +43,7 @@ class Curve(NamedTuple):
 
 LOSS = Panel("loss, nats a token", ("loss",), None)
 LEARNING = (LOSS, Panel("tokens guessed right", ("mean_token_accuracy",)))
-SUCCESS = Panel("success of rollouts", ("success", "reward"))
+SUCCESS = Panel("success of rollouts", ("success", "reward"), once=True)
 CALLS = Panel("calls a rollout", ("calls/per_rollout",))
 INVENTED = Panel("invented ids a rollout", ("audit/invented_ids",))
 PANELS: dict[str, tuple[Panel, ...]] = {
@@ -112,16 +114,17 @@ def _kind(folder: Path, rows: Sequence[Mapping[str, Any]]) -> str:
 def shown(curve: Curve) -> list[Panel]:
     """The panels of a stage that have values."""
     panels = PANELS.get(curve.kind, LEARNING)
-    held = [panel._replace(names=_different(curve.rows, panel.names)) for panel in panels]
+    held = [panel._replace(names=_held(curve.rows, panel)) for panel in panels]
     return [panel for panel in held if panel.names]
 
 
-def _different(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple[str, ...]:
-    """The columns that have values, each with others than those before it."""
-    values = {name: [row[name] for row in rows if name in row] for name in names}
+def _held(rows: Sequence[Mapping[str, Any]], panel: Panel) -> tuple[str, ...]:
+    """The panel's columns that have values."""
+    values = {name: [row[name] for row in rows if name in row] for name in panel.names}
     told: list[str] = []
-    for name in names:
-        if values[name] and not any(values[name] == values[other] for other in told):
+    for name in panel.names:
+        said = panel.once and any(values[name] == values[other] for other in told)
+        if values[name] and not said:
             told.append(name)
     return tuple(told)
 

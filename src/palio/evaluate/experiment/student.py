@@ -13,6 +13,7 @@ import msgspec
 from palio import __version__
 from palio.corpus.rows import CorpusRow
 from palio.evaluate.experiment.draw import draw, salt_of
+from palio.evaluate.experiment.firehose import FirehoseRow
 from palio.evaluate.experiment.plan import Arm, Plan
 from palio.records import ConfigError, InputError, Record, digest, from_json, to_json
 from palio.train.backend import backend_of
@@ -93,7 +94,7 @@ class Student:
         taught.rows = len(rows)
         if self.arm.sft:
             self._fine_tune(taught, rows)
-        for number, entry in enumerate(self._further(), start=1):
+        for number, entry in enumerate(further(self.plan, self.arm), start=1):
             made = self._stage(entry, rows, taught.checkpoint, f"{number}-{entry.name}")
             taught.checkpoint = made.checkpoint
             taught.measures |= {f"{entry.name}.{k}": v for k, v in made.measures.items()}
@@ -118,23 +119,14 @@ class Student:
     def _base(self) -> Path:
         """Weights and vocabulary of a seed, made of rows of every agent, shared by all arms."""
         entry = self.recipe.stages[0]
-        everyone = Plan(
-            name="base",
-            question="",
-            hypothesis="",
-            primary="",
-            analysis="",
-            arms=(Arm(name="base"),),
-            contrasts=(),
-        )
         folder = self.lab.out / "seeds" / str(self.seed) / "base"
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ".lock").open("ab") as guard:
             fcntl.flock(guard, fcntl.LOCK_EX)  # another process of this lab may be making it
             if (folder / DONE).exists():
                 return _finished(folder / DONE).checkpoint
-            rows = draw(everyone, everyone.arms[0], self.lab.firehose, salt_of(self.seed))
-            return self._stage(entry, rows[:BASE_ROWS], None, folder).checkpoint
+            rows = base_rows(self.lab.firehose, self.seed)
+            return self._stage(entry, rows, None, folder).checkpoint
 
     def _fine_tune(self, taught: Taught, rows: Sequence[CorpusRow]) -> None:
         """Fine-tuning for the lab's loss tokens; input tokens follow from the arm's own rows."""
@@ -151,12 +143,6 @@ class Student:
         taught.checkpoint = made.checkpoint
         taught.trajectories, taught.loss_tokens = len(examples), wanted
         taught.tokens, taught.steps = made.counts["tokens"], made.counts["steps"]
-
-    def _further(self) -> tuple[StageEntry, ...]:
-        if not self.arm.stages:
-            return ()
-        plain = {"name": self.plan.name, "stage": [dict(stage) for stage in self.arm.stages]}
-        return read_recipe(plain, where=f"plan {self.plan.name}, arm {self.arm.name}").stages
 
     def _stage(
         self,
@@ -201,6 +187,32 @@ class Student:
 
     def _report(self, stage: str) -> Callable[[float, str], None]:
         return lambda share, text: self.note(f"{stage} {100 * share:.0f} %, {text}")
+
+
+def base_rows(firehose: Sequence[FirehoseRow], seed: int) -> list[CorpusRow]:
+    """The rows that a seed's base is made of, whatever the plans."""
+    everyone = Plan(
+        name="base",
+        question="",
+        hypothesis="",
+        primary="",
+        analysis="",
+        arms=(Arm(name="base"),),
+        contrasts=(),
+    )
+    return draw(everyone, everyone.arms[0], firehose, salt_of(seed))[:BASE_ROWS]
+
+
+def further(plan: Plan, arm: Arm) -> tuple[StageEntry, ...]:
+    """The stages of an arm after fine-tuning.
+
+    Raises:
+        ConfigError: one cannot be read.
+    """
+    if not arm.stages:
+        return ()
+    plain = {"name": plan.name, "stage": [dict(stage) for stage in arm.stages]}
+    return read_recipe(plain, where=f"plan {plan.name}, arm {arm.name}").stages
 
 
 class _Mark(Record, frozen=True):

@@ -1,0 +1,120 @@
+"""What several GPUs are told parses with accelerate's own classes, and a launcher gets our job."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palio.records import PalioError
+from palio.train.backends.job import SAVED, SftJob
+from palio.train.backends.pretrained import _launched
+from palio.train.recipe import PretrainedModel, load_recipe
+from palio.train.settings import TrlSettings
+
+accelerate = pytest.importorskip("accelerate", reason="it starts the training processes")
+pytest.importorskip("trl", reason="the settings of the later stages are TRL's")
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+ROOT = Path(__file__).parents[2]
+FSDP, ZERO = ROOT / "recipes" / "fsdp.yaml", ROOT / "recipes" / "zero3.json"
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment whose changes end with the test."""
+    for name in [name for name in os.environ if name.startswith(("FSDP_", "ACCELERATE_"))]:
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def test_fsdp_yaml_is_what_accelerate_launch_reads(clean: pytest.MonkeyPatch) -> None:
+    """Its own parser, its own validation, and the plugin that the processes build from it."""
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    line = ["--config_file", str(FSDP), "-m", "palio.train.backends.job", "folder"]
+    given, *_ = _validate_launch_command(launch_command_parser().parse_args(line))
+    assert (given.use_fsdp, given.num_processes, given.mixed_precision) == (True, 8, "bf16")
+    assert (given.module, given.training_script) == (True, "palio.train.backends.job")
+    assert given.training_script_args == ["folder"]
+    for name, value in prepare_multi_gpu_env(given).items():
+        if name.startswith(("FSDP_", "ACCELERATE_")):
+            clean.setenv(name, value)
+    plugin = FullyShardedDataParallelPlugin()
+    assert (plugin.fsdp_version, plugin.reshard_after_forward) == (2, True)
+    assert plugin.transformer_cls_names_to_wrap == ["Qwen3DecoderLayer"]
+    assert plugin.state_dict_type.name == "FULL_STATE_DICT", "whole weights are saved at the end"
+
+
+def test_the_class_that_is_wrapped_is_the_models() -> None:
+    from transformers.models.qwen3 import modeling_qwen3
+
+    told = FSDP.read_text("utf-8")
+    assert hasattr(modeling_qwen3, "Qwen3DecoderLayer")
+    assert "fsdp_transformer_layer_cls_to_wrap: Qwen3DecoderLayer" in told
+
+
+def test_zero3_json_is_what_deepspeed_users_of_accelerate_read(clean: pytest.MonkeyPatch) -> None:
+    """Every "auto" is one that the trainer fills in from its own arguments."""
+    from accelerate.utils import DeepSpeedPlugin
+
+    del clean
+    plugin = DeepSpeedPlugin(hf_ds_config=str(ZERO))
+    assert plugin.zero_stage == 3
+    filled = {
+        "bf16.enabled": True,
+        "gradient_accumulation_steps": 16,
+        "gradient_clipping": 1.0,
+        "train_micro_batch_size_per_gpu": 1,
+        "train_batch_size": 128,
+    }
+    plugin.deepspeed_config_process(must_match=True, **filled)
+    assert '"auto"' not in json.dumps(plugin.deepspeed_config).replace("'", '"')
+    assert plugin.deepspeed_config["train_batch_size"] == 128
+
+
+def test_recipes_name_launchers_and_files_that_are_there() -> None:
+    for stage in load_recipe("qwen3-4b-full").stages:
+        settings: Any = stage.settings
+        command = settings.trl.launch
+        assert command[:2] == ("accelerate", "launch")
+        assert (ROOT / command[command.index("--config_file") + 1]).is_file()
+
+
+FAKE = """#!{python}
+import json, pathlib, sys
+folder = pathlib.Path(sys.argv[-1])
+(folder / "told.json").write_text(json.dumps(sys.argv[1:]))
+if "--fail" in sys.argv:
+    sys.exit(3)
+(folder / "{saved}").mkdir()
+(folder / "{saved}" / "config.json").write_text("{{}}")
+print("rank 0 was here")
+"""
+
+
+def test_a_launcher_is_started_with_the_job_and_its_end_is_watched(tmp_path: Path) -> None:
+    fake = tmp_path / "launcher"
+    fake.write_text(FAKE.format(python=sys.executable, saved=SAVED))
+    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+    job = SftJob(
+        stage="sft",
+        folder=str(tmp_path),
+        model=PretrainedModel(path="none"),
+        settings=TrlSettings(),
+        seed=0,
+        longest=10,
+    )
+    with pytest.raises(PalioError, match="ended with status 3"):
+        _launched(job, [str(fake), "--fail"])
+    _launched(job, [str(fake), "launch", "--config_file", "recipes/fsdp.yaml"])
+    told = json.loads((tmp_path / "told.json").read_text())
+    wanted = ["launch", "--config_file", "recipes/fsdp.yaml", "-m", "palio.train.backends.job"]
+    assert told == [*wanted, str(tmp_path)]
+    assert "rank 0 was here" in (tmp_path / "launch.log").read_text()
