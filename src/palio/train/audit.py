@@ -12,12 +12,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from palio.corpus.build import read_pools
 from palio.corpus.rows import CorpusRow
 from palio.records import InputError, Problem, Record, from_json, to_json
 from palio.suites.files import read_suite
 from palio.train.ground import TRAIN
-from palio.train.inputs import chosen, open_corpus
+from palio.train.inputs import open_corpus, taught
+from palio.train.recipe import DataConfig
 from palio.train.rollouts import FILE, read_rollouts
 from palio.train.run import CHAIN, DONE
 from palio.train.seen import Seen, products_shown, read_seen
@@ -99,7 +102,7 @@ def audit_run(run: Path, corpus: Path, suite: Path) -> RunAudit:
         raise InputError("the run was trained on another corpus", where=str(corpus))
     held = read_suite(suite)
     watch = Watch(held.problems, read_pools(corpus))
-    rows = chosen(opened.rows(), chain.config["data"]["rows_a_problem"])
+    rows, _ = taught(opened.rows(), msgspec.convert(chain.config["data"], DataConfig))
     done = [stage for stage in chain.config["stages"] if (run / stage["name"] / DONE).is_file()]
     if not done:
         raise InputError("no stage of this run is finished", where=str(run))

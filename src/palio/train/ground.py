@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from palio.corpus.build import POOL_FILE
@@ -59,6 +59,11 @@ class Ground:
         """Digest of problems, scorer and other tools than all; problems name the catalogues."""
         told = [] if self.tools == SEVEN_TOOLS else [list(self.tools)]
         return digest([self.encoder.encoder_id, list(self.problems), *told])
+
+    def only(self, wanted: Callable[[str], bool]) -> Ground:
+        """The same worlds with the problems whose id is wanted."""
+        kept = tuple(each for each in self.problems if wanted(each.problem_id))
+        return replace(self, problems=kept)
 
     def evenly(self, count: int, salt: str) -> tuple[Problem, ...]:
         """At most `count` problems, the kinds evenly, chosen by salted digest; 0: all."""

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from palio.corpus.certificate import CERTIFICATE
 from palio.corpus.rows import CorpusRow, read_rows
-from palio.records import InputError, IntegrityError
+from palio.records import InputError, IntegrityError, digest
+from palio.train.recipe import DataConfig
 from palio.world.artefacts import MANIFEST, file_digest, read_manifest
 
 
@@ -85,6 +86,41 @@ def chosen(rows: Iterable[CorpusRow], most: int) -> list[CorpusRow]:
         found.sort(key=lambda place: (-_thinking(held[place]), place))
         kept += found[:most]
     return [held[place] for place in sorted(kept)]
+
+
+class Reserve:
+    """Which problems a recipe holds back: a share of them, whole leak clusters at a time.
+
+    Args:
+        rows: of the corpus, for the clusters of problems; a problem without rows is its own.
+        share: in [0, 1).
+    """
+
+    def __init__(self, rows: Iterable[CorpusRow], share: float) -> None:
+        self._bound = int(share * 2**64)
+        self._clusters = {row.problem_id: row.cluster_id for row in rows}
+
+    def holds(self, problem_id: str) -> bool:
+        """Whether the problem is held back; a cluster's answer never changes with the corpus."""
+        cluster = self._clusters.get(problem_id) or problem_id
+        return int(digest(["reserve", cluster])[7:23], 16) < self._bound
+
+
+def taught(rows: Iterable[CorpusRow], data: DataConfig) -> tuple[list[CorpusRow], Reserve]:
+    """The rows that stages are shown, and what is held back.
+
+    Raises:
+        InputError: everything is held back.
+    """
+    every = list(rows)
+    reserve = Reserve(every, data.reserve)
+    shown = [row for row in every if not reserve.holds(row.problem_id)]
+    if every and not shown:
+        raise InputError(
+            f"reserve = {data.reserve} holds all {len(every)} rows back",
+            remedy="take a smaller share or a larger corpus",
+        )
+    return chosen(shown, data.rows_a_problem), reserve
 
 
 def _thinking(row: CorpusRow) -> int:

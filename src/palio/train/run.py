@@ -36,7 +36,7 @@ from palio.rollout.journal import lock_folder
 from palio.train.backend import backend_of
 from palio.train.checkpoint import CHECKPOINT, MANIFEST, checkpoint_folder
 from palio.train.ground import Ground
-from palio.train.inputs import chosen, open_corpus
+from palio.train.inputs import Reserve, open_corpus, taught
 from palio.train.loop import Point
 from palio.train.recipe import Recipe, StageEntry, plain_stage
 from palio.train.stage import (
@@ -141,6 +141,9 @@ def train(
     return _Chain(recipe, corpus, out, ground, options or Options()).go()
 
 
+_HELD = {True: "held back", False: "left to be shown"}
+
+
 class _Chain:
     def __init__(
         self, recipe: Recipe, corpus: Path, out: Path, ground: Ground | None, options: Options
@@ -159,6 +162,7 @@ class _Chain:
                 raise InputError("no checkpoint to start from", where=recipe.model.start)
         self.backend = backend_of(recipe)
         self._rows: list[Any] | None = None
+        self._reserve: Reserve | None = None
 
     def _check(self) -> None:
         """Before the first minute of work."""
@@ -241,16 +245,17 @@ class _Chain:
 
     def _context(self, number: int, stage: StageEntry, inputs: dict[str, str]) -> Context:
         if self._rows is None:
-            self._rows = chosen(self.corpus.rows(), self.recipe.data.rows_a_problem)
+            self._rows, self._reserve = taught(self.corpus.rows(), self.recipe.data)
             if not self._rows:
                 raise InputError("the corpus has no rows", where=str(self.corpus.path))
+        own = self.kinds[number - 1].own
         return Context(
             recipe=self.recipe,
             name=stage.name,
             number=number,
             seed=self.recipe.seed + stage.settings.seed,
             rows=self._rows,
-            ground=self.ground,
+            ground=self._ground(own=own),
             backend=self.backend,
             inputs=inputs,
             threads=self.options.threads,
@@ -258,6 +263,20 @@ class _Chain:
             teacher_key=self.options.teacher_key,
             clock=self.options.clock,
         )
+
+    def _ground(self, *, own: bool) -> Ground | None:
+        """Problems of a stage: the student's own rollouts run what is held back, if anything is."""
+        reserve = self._reserve
+        if self.ground is None or reserve is None or not self.recipe.data.reserve:
+            return self.ground
+        ground = self.ground.only(lambda problem: reserve.holds(problem) == own)
+        if not ground.problems:
+            raise InputError(
+                f"of {len(self.ground.problems)} training problems none is {_HELD[own]}",
+                where=self.recipe.name,
+                remedy="change `reserve` in the recipe, or bring more problems",
+            )
+        return ground
 
     def _finish(
         self, stage: StageEntry, folder: Path, made: StageResult, inputs: dict[str, str]

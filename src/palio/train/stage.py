@@ -79,8 +79,10 @@ class Context:
         name: of this stage.
         number: its place in the recipe, from 1.
         seed: the recipe's and the stage's, added.
-        rows: the training rows of the corpus, chosen and in corpus order.
-        ground: training problems and their worlds; None where the run was given none.
+        rows: the training rows of the corpus, chosen and in corpus order; none of a problem that
+            the recipe holds back.
+        ground: training problems and their worlds, of those that the recipe holds back or of the
+            others as the kind asks; None where the run was given none.
         backend: how this recipe's model is trained and served.
         inputs: name -> digest of what the run reads; goes into every checkpoint's manifest.
         threads: worker threads; results do not depend on it.
@@ -131,6 +133,7 @@ class Kind(Record, frozen=True):
         shrink: its settings for a dry run.
         first: whether it can be the first stage, without a checkpoint before it.
         ground: whether it needs training problems.
+        own: whether the student itself runs them; then it gets those that the recipe holds back.
     """
 
     settings: type[StageSettings]
@@ -138,6 +141,7 @@ class Kind(Record, frozen=True):
     shrink: Callable[[Any], Any]
     first: bool = False
     ground: bool = False
+    own: bool = False
 
 
 def append_metrics(folder: Path, row: Mapping[str, Any] | Record) -> None:

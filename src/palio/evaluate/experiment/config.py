@@ -90,6 +90,12 @@ class LabConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=
             recipe = load_recipe(name)
         if [stage.kind for stage in recipe.stages[:2]] != ["base", "sft"]:
             raise ConfigError("a lab's recipe begins with the stages base and sft", where=name)
+        if recipe.data.reserve:
+            raise ConfigError(
+                "a lab draws the rows of each arm itself",
+                where=name,
+                remedy="leave `reserve` out of its recipe",
+            )
         return msgspec.structs.replace(recipe, seed=recipe.seed + seed)
 
 

@@ -205,4 +205,4 @@ def shrink(settings: KtoSettings) -> KtoSettings:
     return msgspec.structs.replace(settings, sampling=sampling, trl=trl, longest=longest)
 
 
-KTO = Kind(settings=KtoSettings, run=run_kto, shrink=shrink, ground=True)
+KTO = Kind(settings=KtoSettings, run=run_kto, shrink=shrink, ground=True, own=True)

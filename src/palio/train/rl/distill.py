@@ -223,4 +223,4 @@ def shrink(settings: DistillSettings) -> DistillSettings:
     )
 
 
-DISTILL = Kind(settings=DistillSettings, run=run_distill, shrink=shrink, ground=True)
+DISTILL = Kind(settings=DistillSettings, run=run_distill, shrink=shrink, ground=True, own=True)

@@ -300,4 +300,4 @@ def shrink(settings: GrpoSettings) -> GrpoSettings:
     )
 
 
-GRPO = Kind(settings=GrpoSettings, run=run_grpo, shrink=shrink, ground=True)
+GRPO = Kind(settings=GrpoSettings, run=run_grpo, shrink=shrink, ground=True, own=True)

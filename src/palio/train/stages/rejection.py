@@ -116,4 +116,6 @@ def shrink(settings: RejectionSettings) -> RejectionSettings:
     return msgspec.structs.replace(made, sampling=small)
 
 
-REJECTION = Kind(settings=RejectionSettings, run=run_rejection, shrink=shrink, ground=True)
+REJECTION = Kind(
+    settings=RejectionSettings, run=run_rejection, shrink=shrink, ground=True, own=True
+)
