@@ -21,7 +21,8 @@ from palio.corpus.readers.sources import RawRecord
 from palio.corpus.shards import ShardConfig
 from palio.corpus.shards.columns import Kept, table_of, trajectories_of
 from palio.corpus.shards.config import STEPS
-from palio.corpus.shards.direct import GATES, DirectReader
+from palio.corpus.shards.direct import DirectReader
+from palio.corpus.shards.passing import GATES
 from palio.corpus.shards.screen import Screen, ShardReject
 from palio.records import to_json
 from tests.shards.edits import edits
@@ -64,7 +65,7 @@ def encoded(row: Any) -> bytes:
 
 def test_the_fused_gates_are_the_gates_of_today() -> None:
     names = {gate.__name__ for step, gates in row_steps() if step in STEPS for gate in gates}
-    assert names <= GATES, "palio.corpus.shards.direct._passes must learn the new gate"
+    assert names <= GATES, "palio.corpus.shards.passing must learn the new gate"
 
 
 def test_clean_rows_are_served_and_equal() -> None:
@@ -186,7 +187,7 @@ def test_every_gate_can_be_met() -> None:
 
 
 def test_a_gate_that_is_not_known_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palio.corpus.shards.direct.GATES", frozenset())
+    monkeypatch.setattr("palio.corpus.shards.passing.GATES", frozenset())
     plain, *_ = same([encoded(chat_row(number)) for number in range(3)])
     assert all(isinstance(row, tuple) for row in plain)
 

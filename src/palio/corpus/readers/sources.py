@@ -113,6 +113,16 @@ def records_of(stream: BinaryIO, max_bytes: int = MAX_BYTES) -> Iterator[RawReco
     yield from lines
 
 
+def lines_from(stream: BinaryIO, line: int, max_bytes: int = MAX_BYTES) -> Iterator[RawRecord]:
+    """The lines of a plain stream, each a record; the first has number `line`, counted from 1."""
+    return _lines(iter(lambda: stream.read(_CHUNK), b""), max_bytes, line)
+
+
+def is_packed(head: bytes) -> bool:
+    """Whether a file that begins with these four bytes is read as gzip or zstd."""
+    return head[:2] == _GZIP or head == _ZSTD
+
+
 def _is_json(data: bytes) -> bool:
     try:
         decode(data)
@@ -174,7 +184,7 @@ def _plain(stream: BinaryIO) -> Iterator[bytes]:
     head = stream.read(4)
     while 0 < len(head) < 4 and (more := stream.read(4 - len(head))):
         head += more
-    if head[:2] != _GZIP and head != _ZSTD:
+    if not is_packed(head):
         yield head
         while chunk := stream.read(_CHUNK):
             yield chunk
@@ -204,10 +214,10 @@ def _engine(*, gzipped: bool) -> zlib._Decompress | zstandard.ZstdDecompressionO
     return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
 
 
-def _lines(chunks: Iterator[bytes], max_bytes: int) -> Iterator[RawRecord]:
-    """Lines that are not blank, numbered from 1 with the blank ones counted."""
+def _lines(chunks: Iterator[bytes], max_bytes: int, number: int = 1) -> Iterator[RawRecord]:
+    """Lines that are not blank, numbered from `number` with the blank ones counted."""
     held: list[bytes] = []
-    number, size = 1, 0
+    size = 0
     try:
         for chunk in chunks:
             start = 0

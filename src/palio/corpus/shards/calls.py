@@ -111,21 +111,15 @@ def signals_of(
     told: Told, moves: Moves, parsed: Sequence[dict[str, Any]], wanted: Sequence[str]
 ) -> tuple[float, float, float, float]:
     """`palio.corpus.ranking.signals`, for calls that are already parsed."""
-    asked: set[tuple[str, Any]] = set()
-    for name, said in zip(told.talk.tools, parsed, strict=True):
-        if len(said) == 1:  # one text, which most calls are, needs no encoding
-            (only,) = said.items()
-            if type(only[1]) is str:
-                asked.add((name, only))
-                continue
-        asked.add((name, _sorted(said)))
-    searches = moves.searches
-    if len(asked) < len(parsed):
-        searches = len([name for name, _ in asked if name in SEARCHES])
+    pairs = [*zip(told.talk.tools, parsed, strict=True)]
+    different, searches = len(pairs), moves.searches
+    if [*map(pairs.index, pairs)] != [*range(different)]:  # equal values may yet be written apart
+        asked = {(name, _sorted(said)) for name, said in pairs}
+        different, searches = len(asked), sum(name in SEARCHES for name, _ in asked)
     checked = [name for place in moves.checks for name in ids_of(parsed[place])]
     return (
         min(1.0, (told.thinking + len(parsed)) / DEEP),
         min(1.0, max(0, searches - 1) / (MANY_QUERIES - 1)),
         sum([name in checked for name in wanted]) / len(wanted),
-        (told.acting / told.turns) * (len(asked) / len(parsed)),
+        (told.acting / told.turns) * (different / len(pairs)),
     )

@@ -16,24 +16,16 @@ import msgspec
 
 from palio.corpus.config import CorpusConfig
 from palio.corpus.conversation import RECOMMEND, ids_in
-from palio.corpus.gates import Drop, Gate, one_recommendation
+from palio.corpus.gates import Gate
 from palio.corpus.readers.assembly import external_agent
 from palio.corpus.readers.reading import short_name
 from palio.corpus.readers.record import events_of
 from palio.corpus.readers.sources import RawRecord
-from palio.corpus.shards.calls import (
-    Moves,
-    are_grounded,
-    ending_of,
-    ids_of,
-    moves_of,
-    names_them,
-    parsed_of,
-    signals_of,
-)
+from palio.corpus.shards.calls import ending_of, signals_of
 from palio.corpus.shards.clean import CleanMessage, CleanRow, Told, is_plain, told_of
 from palio.corpus.shards.columns import Kept, Run, key_of
-from palio.corpus.shards.offers import MARK, Offer, Offers
+from palio.corpus.shards.offers import Offer, Offers, read_of_chat
+from palio.corpus.shards.passing import ACTING, Dropped, Passed, Passing
 from palio.corpus.shards.usual import UsualRow, told_of_usual
 from palio.judging.richness import RICHNESS, RICHNESS_VERSION, axis_of
 from palio.records import (
@@ -47,37 +39,13 @@ from palio.records import (
     to_json,
 )
 from palio.rollout.verdicts import Judged, Verdicts
-from palio.world.arguments import CATALOGUE_TOOLS
 
-GATES = frozenset(
-    (
-        *("scored", "paired_calls", "one_recommendation", "parsable_arguments", "let_in"),
-        *("resolved_products", "ends_well", "gate", "on_axis", "true_to_record", "grounded"),
-        "good_format",
-    )
-)
-"""Names of the gates that `_passes` stands for; when there is another, each row meets them all.
-
-"gate" is the budget, and the oracle, which knows no problem here. `scored`, `let_in` and
-`true_to_record` keep every clean chat row.
-"""
-
-_BEFORE = frozenset(("scored", "paired_calls"))
-"""Gates before `one_recommendation`, which a clean row with all calls answered in order passes."""
 _PATIENCE = 16
 """Rows in a row that are clean and of no usual shape, after which that is no longer hoped for."""
 _FAULTS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _ANSWER = os.urandom(16).hex()
 _sorted = msgspec.json.Encoder(order="sorted").encode
 _arguments = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-class _Passed(NamedTuple):
-    """The calls of a row that passes: their moves and arguments, and the ids it recommends."""
-
-    moves: Moves
-    parsed: list[dict[str, Any]]
-    wanted: tuple[str, ...]
 
 
 class Doubtful(NamedTuple):
@@ -90,16 +58,6 @@ class Doubtful(NamedTuple):
 
     judged: Judged | None
     whole: Callable[[], Trajectory]
-
-
-class Dropped(NamedTuple):
-    """A row that a gate drops, and what a reject says of it."""
-
-    step: str
-    drop: Drop
-    trajectory_id: str
-    problem_id: str
-    agent: str
 
 
 class DirectReader:
@@ -116,12 +74,11 @@ class DirectReader:
     ) -> None:
         self._source = f"chat:{short_name(file)}"
         self._config = config
-        self._covered = {gate.__name__ for _, gates in steps for gate in gates} <= GATES
-        self._recommending = _step_of_recommendation(steps) if self._covered else None
+        self._passing = Passing(config, steps)
         self._usual = msgspec.json.Decoder(UsualRow).decode
         self._clean = msgspec.json.Decoder(CleanRow[CleanMessage]).decode
         self._unusual = 0
-        self._offers = Offers()
+        self._offers = Offers(read_of_chat)
         self._agents: dict[tuple[str, str], AgentRef] = {}
         self._runs: dict[tuple[str, str, Ending], tuple[str, str]] = {}
         axes = [
@@ -142,18 +99,13 @@ class DirectReader:
         if agent is None:
             agent = external_agent(row.agent, row.model)
             self._agents[row.agent, row.model] = agent
-        if self._covered:
-            names = told.talk.tools
-            size = len(data) - len(offers.last) + 20 * len(names)
-            passed = self._passes(row.messages, told, offer, size)
-            if passed is not None:
+        if self._passing.covered:
+            size = len(data) - len(offers.last) + 20 * len(told.talk.tools)
+            passed = self._passing.passed(row.messages, told, offer, size)
+            if passed is not None and (self._on_axis if passed.moves.catalogue else self._off_axis):
                 return self._kept(name, agent, row, offer, told, passed, raw.line)
-            if self._recommending and told.tidy and len(told.results) == len(names):
-                count = names.count(RECOMMEND)
-                if count != 1:
-                    reason = "recommend_repeated" if count else "recommend_missing"
-                    drop = Drop(reason=reason, detail=f"{count} calls")
-                    return Dropped(self._recommending, drop, name, row.problem_id, agent.name)
+            if passed is None and (gone := self._passing.gone(told)) is not None:
+                return Dropped(*gone, name, row.problem_id, agent.name)
         return self._doubtful(_heads(name, row), agent, row, offer, told)
 
     def _told(self, data: bytes) -> tuple[CleanRow[Any] | None, Told | None]:
@@ -161,28 +113,18 @@ class DirectReader:
         spliced = self._offers.spliced(data)
         if self._unusual < _PATIENCE:
             try:
-                usual = self._decoded(self._usual, data, spliced)
+                usual = self._offers.decoded(self._usual, data, spliced)
             except _FAULTS:
                 pass
             else:
                 self._unusual = 0
                 return usual, told_of_usual(usual.messages)
         try:
-            clean = self._decoded(self._clean, data, spliced)
+            clean = self._offers.decoded(self._clean, data, spliced)
         except _FAULTS:
             return None, None
         self._unusual += 1
         return clean, told_of(clean.messages)
-
-    def _decoded(
-        self, decode: Callable[[bytes], CleanRow[Any]], data: bytes, spliced: bytes
-    ) -> CleanRow[Any]:
-        row = decode(spliced)
-        if bytes(row.tools) != MARK:
-            if spliced is not data:
-                row = decode(data)
-            self._offers.take(row.tools)
-        return row
 
     def _doubtful(
         self,
@@ -200,7 +142,7 @@ class DirectReader:
         whole = partial(_with_events, trajectory)
         if not told.tidy or len(told.results) != len(told.talk.tools):
             return Doubtful(None, whole)
-        acted = not CATALOGUE_TOOLS_SET.isdisjoint(told.talk.tools)
+        acted = not ACTING.isdisjoint(told.talk.tools)
         verdicts = Verdicts(richness=_richness(acted, self._config.agentic, self._config.subtask))
         return Doubtful(Judged(trajectory=trajectory, verdicts=verdicts), whole)
 
@@ -231,39 +173,6 @@ class DirectReader:
             source=self._source,
         )
 
-    def _passes(self, messages: list[Any], told: Told, offer: Offer, size: int) -> _Passed | None:
-        """What a row that no gate drops asks for; None when one might drop it.
-
-        `size` is at least the bytes of the messages' JSON form.
-        """
-        config = self._config
-        results, names, arguments = told.results, told.talk.tools, told.talk.arguments
-        moves = moves_of(tuple(names), len(results), config.terminal_tools)
-        if not told.tidy or moves is None:
-            return None
-        parsed = parsed_of(arguments)
-        if parsed is None:
-            return None
-        wanted = ids_of(parsed[moves.at])
-        if not wanted or not names_them(wanted):
-            return None
-        tools = offer.size if config.count_tools else 0
-        if size + tools > config.token_budget and (
-            len(to_json(messages)) + tools > config.token_budget
-        ):
-            return None
-        if not (self._on_axis if moves.catalogue else self._off_axis):
-            return None
-        if config.grounding and not are_grounded(wanted, arguments[: moves.at], results):
-            return None
-        if not config.format:
-            return _Passed(moves, parsed, wanted) if told.ended else None
-        if not told.formed or told.thinking / told.turns < config.thinking:
-            return None
-        if offer.names and not offer.names.issuperset(names):
-            return None
-        return _Passed(moves, parsed, wanted)
-
     def _kept(
         self,
         name: str,
@@ -271,7 +180,7 @@ class DirectReader:
         row: CleanRow[Any],
         offer: Offer,
         told: Told,
-        passed: _Passed,
+        passed: Passed,
         line: int,
     ) -> Kept:
         moves, parsed, wanted = passed
@@ -311,20 +220,6 @@ class DirectReader:
             self._runs[row.agent, row.model, ending] = around = before, after
         told = f'"{answer}"' if answer.isalnum() else to_json(answer).decode()
         return f"{around[0]}{told}{around[1]}"
-
-
-CATALOGUE_TOOLS_SET = frozenset(CATALOGUE_TOOLS)
-
-
-def _step_of_recommendation(steps: Sequence[tuple[str, Sequence[Gate]]]) -> str | None:
-    """The step that asks for one recommendation, if only gates of `_BEFORE` come before."""
-    for step, gates in steps:
-        for gate in gates:
-            if gate is one_recommendation:
-                return step
-            if gate.__name__ not in _BEFORE:
-                return None
-    return None
 
 
 def _heads(name: str, row: CleanRow[Any]) -> tuple[str, str, str, str]:

@@ -23,6 +23,7 @@ from palio.corpus.shards.shard import (
     read_manifest,
     shard_name,
 )
+from palio.corpus.shards.spans import Span, spans_of
 from palio.corpus.shards.storage import Folder, inputs_of
 from palio.records import InputError, IntegrityError
 from palio.rollout.cluster import ExecutorName, executor_named, on_ray
@@ -49,7 +50,8 @@ def plan(inputs: Sequence[str], config: ShardConfig, out: str) -> Plan:
     """Find out which shards are left.
 
     Args:
-        inputs: files, folders, patterns and URLs; every file is a shard.
+        inputs: files, folders, patterns and URLs; every file is a shard, and every part of a plain
+            file of lines that is larger than `config.split`.
         config: its digest must be that of a finished shard.
         out: folder or URL.
 
@@ -64,32 +66,45 @@ def plan(inputs: Sequence[str], config: ShardConfig, out: str) -> Plan:
     held = set(folder.names())
     done: dict[str, ShardManifest] = {}
     left: list[ShardJob] = []
-    names = tuple(shard_name(file) for file in files)
-    for file, name in zip(files, names, strict=True):
-        manifest = _finished(folder, name, file, config, held)
+    every = [job for file in files for job in _jobs(file, config, folder.name)]
+    for job in every:
+        manifest = _finished(folder, job, held)
         if manifest is None:
-            left.append(ShardJob(name, file, folder.name, config))
+            left.append(job)
         else:
-            done[name] = manifest
+            done[job.name] = manifest
     made = {name.removesuffix(MANIFEST) for name in held if name.endswith(MANIFEST)}
+    names = tuple(job.name for job in every)
     return Plan(done, tuple(left), names, tuple(sorted(made - set(names))))
 
 
-def _finished(
-    folder: Folder, name: str, file: str, config: ShardConfig, held: set[str]
-) -> ShardManifest | None:
+def _jobs(file: str, config: ShardConfig, out: str) -> list[ShardJob]:
+    """The shards of one input in order."""
+    spans = spans_of(file, config.split, config.max_bytes)
+    if not spans:
+        return [ShardJob(shard_name(file), file, out, config)]
+    return [
+        ShardJob(shard_name(file, part), file, out, config, span=span)
+        for part, span in enumerate(spans)
+    ]
+
+
+def _finished(folder: Folder, job: ShardJob, held: set[str]) -> ShardManifest | None:
     """The manifest of a shard that is what it would be if it were made again; else None."""
-    if name + MANIFEST not in held:
+    if job.name + MANIFEST not in held:
         return None
     try:
-        manifest = read_manifest(folder, name)
+        manifest = read_manifest(folder, job.name)
     except InputError:
         return None  # of another version of palio: made again
-    if manifest is None or manifest.config_digest != config.digest() or manifest.input != file:
+    if manifest is None or manifest.config_digest != job.config.digest():
+        return None
+    span = job.span or Span(0, None, 1)
+    if (manifest.input, manifest.first_byte, manifest.first_line) != (job.input, *span[::2]):
         return None
     if any(folder.size(each) != size for each, size in manifest.sizes.items()):
         return None
-    return manifest if input_digest(file)[0] == manifest.input_sha256 else None
+    return manifest if input_digest(job.input, job.span)[0] == manifest.input_sha256 else None
 
 
 def run(

@@ -1,7 +1,8 @@
 """One record in: its rows as columns, or a reject with file, line, step and reason.
 
 Two ways give the same result. The general one reads any format and asks the gates themselves. The
-direct one (`palio.corpus.shards.direct`) serves clean chat rows and hands everything else over.
+direct ones (`palio.corpus.shards.direct` for clean chat rows, `.own` for palio's own) serve what
+needs no second look and hand everything else over.
 """
 
 from __future__ import annotations
@@ -14,16 +15,20 @@ import msgspec
 from palio.corpus.gates import Drop, TokenCount, row_steps
 from palio.corpus.ranking import signals
 from palio.corpus.readers.losses import Loss
-from palio.corpus.readers.reading import Found, RecordReader
+from palio.corpus.readers.reading import OWN, Found, RecordReader
 from palio.corpus.readers.sources import RawRecord
 from palio.corpus.shards.columns import Kept, conversation_key, run_of, talk_of
 from palio.corpus.shards.config import STEPS, ShardConfig
-from palio.corpus.shards.direct import DirectReader, Doubtful, Dropped
+from palio.corpus.shards.direct import DirectReader, Doubtful
+from palio.corpus.shards.own import OwnReader
+from palio.corpus.shards.passing import Dropped
 from palio.judging.richness import richness_verdict
 from palio.records import Record, Trajectory, to_json
 from palio.rollout.verdicts import Judged, Verdicts
 
-READ = "read"
+READ, CHAT = "read", "chat"
+MALFORMED = "unreadable_malformed"
+"""Reason of a row that was read, and that a gate could not look at: a fault of no known party."""
 
 
 class ShardReject(Record, frozen=True, omit_defaults=False):
@@ -52,7 +57,7 @@ class Screen:
         file: its name, for rejects and for the source of each trajectory.
         config: formats and gates.
         count: exact tokens of a row; asked only where bytes exceed the budget.
-        direct: whether clean chat rows take the direct way.
+        direct: whether clean rows take a direct way.
 
     Attributes:
         formats: trajectories by format; losses: changes by code; rejected: rows by reason.
@@ -77,26 +82,27 @@ class Screen:
         self._corpus = config.corpus
         self._steps = [step for step in row_steps(count) if step[0] in STEPS]
         self._reader = RecordReader(config.format, config.max_bytes)
-        served = direct and config.format in ("auto", "chat")
-        self._direct = DirectReader(file, config.corpus, self._steps) if served else None
+        chat, own = (direct and config.format in ("auto", name) for name in (CHAT, OWN))
+        self._direct = DirectReader(file, config.corpus, self._steps) if chat else None
+        self._own = OwnReader(config.corpus, self._steps) if own else None
 
     def take(self, raw: RawRecord) -> Iterable[Kept | ShardReject]:
         """The rows of the next record; ask for all of them before the record after it."""
-        if self._direct is not None and not raw.fault:
-            read = self._direct.read(raw)
-            if type(read) is Kept and not self._reader.waiting:
-                self.rows += 1
-                self.formats["chat"] += 1
-                return (read,)
-            if read is not None:
-                return self._served(read, raw.line)
+        if not raw.fault:
+            read: Kept | Dropped | Doubtful | None = None
+            if self._own is not None and (read := self._own.read(raw)) is not None:
+                return self._served(read, raw.line, OWN)
+            if self._direct is not None and (read := self._direct.read(raw)) is not None:
+                return self._served(read, raw.line, CHAT)
         return self._general(self._reader.read(self._file, raw))
 
-    def _served(self, read: Kept | Dropped | Doubtful, line: int) -> Iterable[Kept | ShardReject]:
-        """What the direct way read, after what was waiting."""
+    def _served(
+        self, read: Kept | Dropped | Doubtful, line: int, form: str
+    ) -> Iterable[Kept | ShardReject]:
+        """What a direct way read, after what was waiting."""
         before = tuple(self._ended()) if self._reader.waiting else ()
         self.rows += 1
-        self.formats["chat"] += 1
+        self.formats[form] += 1
         if isinstance(read, Kept):
             return (*before, read)
         if isinstance(read, Dropped):
@@ -105,7 +111,7 @@ class Screen:
             step, drop = self._dropped(read.judged)
             if drop is not None:
                 return (*before, self._drop(step, drop, read.judged.trajectory, line))
-        return (*before, self._judge(read.whole(), (), line, "chat"))
+        return (*before, self._whole(read.whole(), (), line, form))
 
     def end(self) -> Iterator[Kept | ShardReject]:
         """What was held back until the file ended."""
@@ -119,7 +125,7 @@ class Screen:
             self.rows += 1
             self.formats[one.format] += 1
             self.losses.update(loss.code for loss in one.losses)
-            yield self._judge(one.trajectory, one.losses, one.line, one.format)
+            yield self._whole(one.trajectory, one.losses, one.line, one.format)
         for reject in self._reader.rejects:
             self.rows += 1
             yield self._reject(
@@ -132,6 +138,16 @@ class Screen:
                 )
             )
         self._reader.rejects.clear()
+
+    def _whole(
+        self, trajectory: Trajectory, losses: tuple[Loss, ...], line: int, form: str
+    ) -> Kept | ShardReject:
+        try:
+            return self._judge(trajectory, losses, line, form)
+        except Exception as error:  # noqa: BLE001 - one row that gates choke on must not end a shard
+            detail = f"{type(error).__name__}: {error}"[:300]
+            ids = (trajectory.trajectory_id, trajectory.problem_id, trajectory.agent.name)
+            return self._gone(READ, Drop(reason=MALFORMED, detail=detail), *ids, line=line)
 
     def _judge(
         self, trajectory: Trajectory, losses: tuple[Loss, ...], line: int, form: str

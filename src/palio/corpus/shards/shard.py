@@ -20,10 +20,11 @@ import zstandard
 
 from palio import __version__
 from palio.corpus.gates import TokenCount
-from palio.corpus.readers.sources import records_of
+from palio.corpus.readers.sources import RawRecord, lines_from, records_of
 from palio.corpus.shards.columns import Kept, table_of, writer_of
 from palio.corpus.shards.config import ShardConfig
 from palio.corpus.shards.screen import Screen, ShardReject
+from palio.corpus.shards.spans import Span
 from palio.corpus.shards.storage import Folder, opened
 from palio.records import InputError, IntegrityError, Record, from_json, to_json
 from palio.records.base import current_schema
@@ -41,7 +42,8 @@ class ShardManifest(Record, frozen=True, omit_defaults=False):
 
     Attributes:
         name: of the shard; its files begin with it.
-        input: as it was named.
+        input: as it was named; what follows is told of the shard's part of it.
+        first_byte: where the shard's part begins; first_line: its number, counted from 1.
         config_digest: of the `ShardConfig`.
         taken: rows in, unreadable records included; `taken` = `kept` + the sum of `rejected`.
         rejected: rows by reason, most first.
@@ -52,6 +54,8 @@ class ShardManifest(Record, frozen=True, omit_defaults=False):
 
     name: str
     input: str
+    first_byte: int
+    first_line: int
     input_sha256: str
     input_bytes: int
     config_digest: str
@@ -81,21 +85,31 @@ class ShardManifest(Record, frozen=True, omit_defaults=False):
 
 
 class ShardJob(NamedTuple):
-    """One shard to make: everything that `make_shard` needs, small enough to send anywhere."""
+    """One shard to make: everything that `make_shard` needs, small enough to send anywhere.
+
+    Attributes:
+        span: the part of the input that is read, None for all of it.
+        direct: whether clean rows take the direct way.
+    """
 
     name: str
     input: str
     out: str
     config: ShardConfig
     direct: bool = True
+    span: Span | None = None
 
 
-def shard_name(name: str) -> str:
-    """The name of an input's shard: its own without endings, and 8 digits of where it lies."""
+def shard_name(name: str, part: int | None = None) -> str:
+    """The name of an input's shard: its own without endings, and 8 digits of where it lies.
+
+    Shards of the parts of one input have numbers, so that their names are in order.
+    """
     stem = PurePosixPath(name).name
     for suffix in (".zst", ".gz", ".jsonl", ".ndjson", ".json"):
         stem = stem.removesuffix(suffix)
-    return f"{stem}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    whole = f"{stem}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return whole if part is None else f"{whole}-{part:05}"
 
 
 def make_shard(job: ShardJob, count: TokenCount | None = None) -> ShardManifest:
@@ -115,19 +129,20 @@ def make_shard(job: ShardJob, count: TokenCount | None = None) -> ShardManifest:
     with ExitStack() as files:
         files.enter_context(without_collection())
         try:
-            source = _Summed(files.enter_context(opened(job.input)))
+            source = _Summed(files.enter_context(opened(job.input)), job.span)
         except OSError as error:
             raise InputError(f"cannot be read: {error}", where=job.input) from error
         rows = _Output(files.enter_context(folder.writing(job.name + ROWS)))
         rejects = _Output(files.enter_context(folder.writing(job.name + REJECTS)))
-        kept = _written(
-            _screened(screen, cast("BinaryIO", source)), rows, rejects, job.config.level
-        )
+        records = _records(cast("BinaryIO", source), job)
+        kept = _written(_screened(screen, records), rows, rejects, job.config.level)
         source.drain()
     outputs = {job.name + ROWS: rows, job.name + REJECTS: rejects}
     manifest = ShardManifest(
         name=job.name,
         input=job.input,
+        first_byte=job.span.start if job.span else 0,
+        first_line=job.span.line if job.span else 1,
         input_sha256=source.digest(),
         input_bytes=source.size,
         config_digest=job.config.digest(),
@@ -144,9 +159,17 @@ def make_shard(job: ShardJob, count: TokenCount | None = None) -> ShardManifest:
     return manifest
 
 
-def _screened(screen: Screen, source: BinaryIO) -> Iterator[tuple[int, Kept | ShardReject]]:
+def _records(source: BinaryIO, job: ShardJob) -> Iterator[RawRecord]:
+    if job.span is None:
+        return records_of(source, job.config.max_bytes)
+    return lines_from(source, job.span.line, job.config.max_bytes)
+
+
+def _screened(
+    screen: Screen, records: Iterator[RawRecord]
+) -> Iterator[tuple[int, Kept | ShardReject]]:
     """Each row with the bytes of its record."""
-    for raw in records_of(source, screen.max_bytes):
+    for raw in records:
         for row in screen.take(raw):
             yield len(raw.data), row
     for row in screen.end():
@@ -195,15 +218,21 @@ def _most_first(counts: dict[str, int]) -> dict[str, int]:
 
 
 class _Summed(io.RawIOBase):
-    """An input whose bytes are digested as they are read."""
+    """An input, or a part of it, whose bytes are digested as they are read."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, span: Span | None) -> None:
         super().__init__()
         self._stream = stream
         self._sum = hashlib.sha256()
+        self._end = None if span is None or span.end is None else span.end - span.start
         self.size = 0
+        if span is not None:
+            stream.seek(span.start)
 
     def read(self, size: int = -1, /) -> bytes:
+        if self._end is not None:
+            left = self._end - self.size
+            size = left if size < 0 else min(size, left)
         data = self._stream.read(size)
         self._sum.update(data)
         self.size += len(data)
@@ -251,15 +280,15 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def input_digest(name: str) -> tuple[str, int]:
-    """(sha256, bytes) of an input as it is now.
+def input_digest(name: str, span: Span | None = None) -> tuple[str, int]:
+    """(sha256, bytes) of an input, or of a part, as it is now.
 
     Raises:
         InputError: it cannot be read.
     """
     try:
         with opened(name) as stream:
-            source = _Summed(stream)
+            source = _Summed(stream, span)
             source.drain()
     except OSError as error:
         raise InputError(f"cannot be read: {error}", where=name) from error
