@@ -73,6 +73,16 @@ def test_arms_of_shared_support_have_the_same_problems_in_the_same_order(seed):
     assert same, "where the raw arm drew a row that passes, both train on it"
 
 
+@pytest.mark.parametrize("support", ["own", "shared"])
+def test_stages_that_go_on_mix_rows_of_the_same_problems_in(support):
+    first, further = Arm(name="sft", gates=ALL), Arm(name="kto", start="sft", sft=False, gates=ALL)
+    other = Arm(name="narrated", agents=("narrator",))
+    chain = plan(first, other, further, support=support)
+    rows = draw(chain, further, FIREHOSE, salt_of(3))
+    assert rows == draw(chain, first, FIREHOSE, salt_of(3))
+    assert len(rows) == (60 if support == "own" else 40)
+
+
 def test_no_arm_ever_sees_the_held_out_pool_unless_it_is_exposed():
     for name in plan_names():
         for arm in load_plan(name).arms:
@@ -137,7 +147,7 @@ def test_every_bundled_plan_says_what_it_asks_before_it_is_run():
         ({"measure": "pass@1"}, "needs samples"),
         ({"arms": (Arm(name="a", start="b"), Arm(name="b"))}, "must come before"),
         ({"arms": (Arm(name="a", share=0.0),)}, "share"),
-        ({"arms": (Arm(name="a", sft=False),)}, "without fine-tuning"),
+        ({"arms": (Arm(name="a"), Arm(name="b", start="a", sft=False))}, "it trains nothing"),
     ],
 )
 def test_a_plan_that_contradicts_itself_is_refused(change, message):

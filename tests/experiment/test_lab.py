@@ -39,6 +39,17 @@ name = "leak"
 gates = ["outcome"]
 exposed = 0.5
 copies = 3
+[[arm]]
+name = "base"
+sft = false
+[[arm]]
+name = "teacher"
+start = "gated"
+sft = false
+[[arm.stages]]
+kind = "teacher"
+tokens = 3000
+sampling = { problems = 6, samples = 1, temperature = 0.0, top_p = 1.0, model = "scripted-careful" }
 [[contrast]]
 arm = "gated"
 against = "raw"
@@ -80,16 +91,19 @@ def test_a_lab_that_is_killed_goes_on_where_it_stood(lab):
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     before = read_runs(lab / "lab")
-    assert 1 <= len(before) < 3
+    assert 1 <= len(before) < 5
     subprocess.run(command(lab), check=True, capture_output=True, timeout=400)
     runs = read_runs(lab / "lab")
     assert runs[: len(before)] == before
-    assert sorted(run.arm for run in runs) == ["gated", "leak", "raw"]
-    for run in runs:
+    by_arm = {run.arm: run for run in runs}
+    assert sorted(by_arm) == ["base", "gated", "leak", "raw", "teacher"]
+    for arm, run in by_arm.items():
         assert run.n["overall"] == 30
-        assert run.loss_tokens == 4000
-        assert run.tokens > run.loss_tokens
-    leak = next(run for run in runs if run.arm == "leak")
+        assert run.loss_tokens == (0 if arm in ("base", "teacher") else 4000)
+        assert run.tokens >= run.loss_tokens
+    assert len({run.checkpoint for run in runs}) == 5
+    assert by_arm["teacher"].measures["teacher.rolled out"] == 6
+    leak = by_arm["leak"]
     assert sum(n for name, (_, n) in leak.groups.items() if "exposed" in name) == 30
     size = (lab / "lab" / RUNS).stat().st_size
     subprocess.run(command(lab), check=True, capture_output=True, timeout=400)

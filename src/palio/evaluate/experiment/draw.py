@@ -79,8 +79,12 @@ def draw(plan: Plan, arm: Arm, rows: Sequence[FirehoseRow], salt: str) -> list[C
     """
     trained = [each for each in plan.arms if each.sft]
     candidates = {each.name: eligible(each, rows, salt) for each in trained}
-    chosen = problems_of(plan, candidates)[arm.name]
-    picked = [_picked(arm, candidates[arm.name][problem], salt) for problem in chosen]
+    chosen = problems_of(plan, candidates)
+    own = candidates[arm.name] if arm.sft else eligible(arm, rows, salt)
+    if not arm.sft:  # its stages mix rows in; they may be of any problem that the plan trains on
+        shared = own if plan.support == "own" else next(iter(chosen.values()), ())
+        chosen[arm.name] = tuple(problem for problem in shared if problem in own)
+    picked = [_picked(arm, own[problem], salt) for problem in chosen[arm.name]]
     if arm.exposed:
         picked += _exposed(arm, rows, salt)
     picked.sort(key=lambda row: digest([salt, "order", row.problem_id]))

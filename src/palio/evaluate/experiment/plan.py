@@ -170,5 +170,5 @@ def _check_arm(plan: Plan, arm: Arm, earlier: list[str]) -> None:
         raise ConfigError("salvaged and exposed in [0, 1], copies from 1", where=where)
     if arm.start and arm.start not in earlier:
         raise ConfigError(f"starts from {arm.start!r}, which must come before it", where=where)
-    if not (arm.sft or arm.stages):
-        raise ConfigError("an arm without fine-tuning needs stages", where=where)
+    if arm.start and not (arm.sft or arm.stages):
+        raise ConfigError(f"is {arm.start!r} again: it trains nothing", where=where)

@@ -90,7 +90,7 @@ class Student:
             ConfigError: a stage of the plan cannot be read.
         """
         taught = Taught(self._start())
-        rows = self._rows()
+        rows = self._rows() if self.arm.sft or self.arm.stages else []  # else it is the base itself
         taught.rows = len(rows)
         if self.arm.sft:
             self._fine_tune(taught, rows)
