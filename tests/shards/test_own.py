@@ -203,10 +203,14 @@ def test_both_ways_make_the_same_bytes(tmp_path: Path) -> None:
     assert files_of(tmp_path / "direct") == files_of(tmp_path / "general")
 
 
-def test_a_row_that_a_gate_cannot_look_at_is_a_reject() -> None:
-    """A fault of no known party; a tool that has a text where it has a function."""
-    for key, value in (("fault", {"code": 7, "what": "w"}), ("tools", [{"function": "x"}])):
-        row = {**rows_of(1)[1], key: value}
-        (plain,), rows, _, _, rejected = same([encoded(row)])
-        assert (rows, rejected) == (1, {"unreadable_malformed": 1})
-        assert json.loads(plain)["trajectory_id"] == row["trajectory_id"]
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("fault", {"code": 7, "what": "w"}, "unreadable_type"),
+        ("tools", [{"function": "x"}], "malformed_tools"),
+    ],
+    ids=["a fault of no known party", "a text where a function should be"],
+)
+def test_a_row_that_a_gate_cannot_look_at_is_a_reject(key: str, value: Any, reason: str) -> None:
+    (_,), rows, _, _, rejected = same([encoded({**rows_of(1)[1], key: value})])
+    assert (rows, rejected) == (1, {reason: 1})

@@ -259,7 +259,10 @@ def _malformed(judged: Judged, config: CorpusConfig) -> Drop | None:
 
 def _wrong_calls(judged: Judged) -> Drop | None:
     calls = calls_of(judged.trajectory.messages)
-    offered = {tool.get("function", tool).get("name") for tool in judged.trajectory.tools}
+    functions = [tool.get("function", tool) for tool in judged.trajectory.tools]
+    if any(not isinstance(function, dict) for function in functions):
+        return Drop(reason="malformed_tools", detail="a tool's function is no object")
+    offered = {function.get("name") for function in functions}
     strange = [call.name for call in calls if offered and call.name not in offered]
     if strange:
         return Drop(reason="unknown_tool", detail=strange[0])

@@ -48,11 +48,18 @@ NonceStatus = Literal["", "valid", "missing", "mismatch", "expired", "replayed",
 
 
 class Fault(Record, frozen=True):
-    """A fault with its party; a fault blamed on anybody but the agent makes a run unscored."""
+    """A fault with its party; a fault blamed on anybody but the agent makes a run unscored.
+
+    Raises:
+        ValueError: a code that charges nobody; in a file, a record that cannot be read.
+    """
 
     code: int
     what: str
     remedy: str = ""
+
+    def __post_init__(self) -> None:
+        blame_of(self.code)
 
     @property
     def blame(self) -> Blame:
