@@ -57,6 +57,7 @@ def run(
     seed: int = typer.Option(0, "--seed", help="Seed of samples and intervals."),
     threads: int = typer.Option(16, "--threads", min=1, help="Rollouts in flight, a worker."),
     max_tokens: int = typer.Option(0, "--max-tokens", min=0, help="Of one turn; 0: the server's."),
+    seconds: float = typer.Option(300.0, "--seconds", min=1.0, help="Wall clock of a rollout."),
     executor: str = typer.Option("inline", "--executor", help="inline: in this process; or ray."),
     workers: int = typer.Option(2, "--workers", min=1, help="Processes of ray."),
     address: str = typer.Option("", "--address", help="Ray cluster; a local one is started else."),
@@ -71,6 +72,7 @@ def run(
     """Greedy ASR by intent with intervals and floors; with --k also sampled pass@1 and pass@k."""
     import msgspec
 
+    from palio.broker.limits import Limits
     from palio.evaluate.cluster import PolicySource
     from palio.evaluate.floors import FLOORS, compare_with_floor, evaluate_floor
     from palio.evaluate.policy import EvalSettings
@@ -81,7 +83,8 @@ def run(
         _problems(suite, limit, corpus, pool), catalogue, world, encoder
     )
     clusters = leak_clusters(problems).cluster_of
-    once = EvalSettings(seed=seed, threads=threads, max_tokens=max_tokens)
+    limits = Limits(seconds=seconds)
+    once = EvalSettings(seed=seed, threads=threads, max_tokens=max_tokens, limits=limits)
     many = msgspec.structs.replace(once, samples=k or 1, temperature=temperature)
     source = PolicySource(model, base_url, api_key, checkpoint, name)
     ray = _ray(executor, workers=workers, address=address, gpus=gpus)
