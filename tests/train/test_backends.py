@@ -42,7 +42,7 @@ pytest.importorskip("trl", reason="pretrained models are trained by TRL")
 pytest.importorskip("peft", reason="adapters are PEFT's")
 
 from palio.train.backends.places import scored
-from palio.train.backends.slots import SlotSampler
+from palio.train.backends.slots import SlotSampler, sampler_of
 from palio.train.backends.snapshots import write_start, write_state
 from palio.train.rl.sampler import Decoding, TransformersSampler
 
@@ -269,6 +269,15 @@ def test_a_closed_or_broken_sampler_says_so() -> None:
             sampler.sample([500], GREEDY)
         with pytest.raises(UpstreamError, match="closed"):
             sampler.sample([5], GREEDY)
+
+
+def test_a_model_with_windows_is_not_served_from_slots() -> None:
+    model = causal("qwen3")
+    with sampler_of(model, end=7) as sampler:
+        assert isinstance(sampler, SlotSampler)
+    model.config.layer_types = ["full_attention", "sliding_attention"]
+    with sampler_of(model, end=7) as sampler:
+        assert isinstance(sampler, TransformersSampler)
 
 
 def test_a_checkpoint_is_served_in_its_own_dtype(tmp_path: Path) -> None:

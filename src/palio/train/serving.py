@@ -52,7 +52,7 @@ def open_checkpoint(
 
     from palio.train.backends.codec import PretrainedCodec
     from palio.train.backends.served import Served
-    from palio.train.backends.slots import SlotSampler
+    from palio.train.backends.slots import sampler_of
     from palio.train.backends.weights import load_model, load_tokenizer
     from palio.train.recipe import PretrainedModel
 
@@ -62,7 +62,7 @@ def open_checkpoint(
     if torch.cuda.is_available():
         model = model.to("cuda")
     codec = PretrainedCodec(load_tokenizer(source, folder))
-    with SlotSampler(model, end=codec.end, slots=min(slots, KEPT)) as sampler:
+    with sampler_of(model, end=codec.end, slots=min(slots, KEPT)) as sampler:
         yield Served(sampler, codec, name=checkpoint_name(named), longest=longest)
 
 

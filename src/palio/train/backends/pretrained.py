@@ -120,7 +120,7 @@ class PretrainedBackend:
     def serve(self, start: Path | None, context: Context) -> Iterator[Upstream]:
         """The model by transformers, dropout off; on a GPU name a vLLM server in `sampling`."""
         from palio.train.backends.served import Served
-        from palio.train.backends.slots import SlotSampler
+        from palio.train.backends.slots import sampler_of
 
         model = load_model(self.model, start, context.seed)
         model.eval()
@@ -128,7 +128,7 @@ class PretrainedBackend:
         longest = min(
             context.recipe.data.longest, int(getattr(model.config, "max_position_embeddings", 1e9))
         )
-        with SlotSampler(model, end=codec.end) as sampler:
+        with sampler_of(model, end=codec.end) as sampler:
             yield Served(sampler, codec, name=context.recipe.name, longest=longest)
 
 

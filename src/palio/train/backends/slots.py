@@ -20,7 +20,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from palio.records import FaultCode, UpstreamError
 from palio.train.engine import Sampled
-from palio.train.rl.sampler import Decoding, draw
+from palio.train.rl.sampler import Decoding, TransformersSampler, draw
 
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
 _GROWTH = 512
@@ -238,6 +238,14 @@ class SlotSampler:
             slot.job = None
             slot.used = self._tick
             job.done.set_result(job.written)
+
+
+def sampler_of(model: Any, *, end: int, slots: int = 8) -> SlotSampler | TransformersSampler:
+    """Slots for models in which every layer looks at all places; others are read anew each turn."""
+    kinds = set(getattr(model.config, "layer_types", None) or ())
+    if kinds <= {"full_attention"}:
+        return SlotSampler(model, end=end, slots=slots)
+    return TransformersSampler(model, end=end, most=slots)
 
 
 def _shared(held: Sequence[int], ids: Sequence[int]) -> int:
