@@ -74,7 +74,7 @@ def run(
 
     from palio.broker.limits import Limits
     from palio.evaluate.cluster import PolicySource
-    from palio.evaluate.floors import FLOORS, compare_with_floor, evaluate_floor
+    from palio.evaluate.floors import compare_with_floor
     from palio.evaluate.policy import EvalSettings
     from palio.evaluate.report_data import StageResult
     from palio.suites.clusters import leak_clusters
@@ -98,10 +98,7 @@ def run(
             greedy=result,
             sampled=evaluated(f"sampled-{k}", many) if k else None,
         )
-    below = [
-        evaluate_floor(floor, problems, worlds, titles, clusters=clusters, seed=seed)
-        for floor in FLOORS
-    ]
+    below = _below(problems, worlds, titles, clusters, seed)
     rows = compare_with_floor(result, below[0], problems, clusters=clusters)
     _show([stage], below, rows, as_json)
 
@@ -161,18 +158,29 @@ def floors(
     as_json: bool = AS_JSON,
 ) -> None:
     """What answers that read nothing score: first hit and random hit of the raw request."""
-    from palio.evaluate.floors import FLOORS, evaluate_floor
     from palio.suites.clusters import leak_clusters
 
     problems, worlds, titles = _inputs(
         _problems(suite, limit, corpus, pool), catalogue, world, encoder
     )
     clusters = leak_clusters(problems).cluster_of
-    results = [
+    _show([], _below(problems, worlds, titles, clusters, seed), (), as_json)
+
+
+def _below(
+    problems: tuple[Problem, ...],
+    worlds: dict[str, World],
+    titles: TitleEncoder,
+    clusters: dict[str, str],
+    seed: int,
+) -> list[FloorResult]:
+    """All floors on the same problems."""
+    from palio.evaluate.floors import FLOORS, evaluate_floor
+
+    return [
         evaluate_floor(floor, problems, worlds, titles, clusters=clusters, seed=seed)
         for floor in FLOORS
     ]
-    _show([], results, (), as_json)
 
 
 @app.command()
