@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from palio.records import PalioError
 from palio.train.backends.job import SAVED, SftJob
 from palio.train.backends.pretrained import _launched
+from palio.train.checkpoint import save_checkpoint
+from palio.train.model import Qwen3
 from palio.train.recipe import PretrainedModel, load_recipe
 from palio.train.settings import TrlSettings
+from palio.train.tokenizer import ChatTokenizer
+from tests.train import sharded
 
 accelerate = pytest.importorskip("accelerate", reason="it starts the training processes")
 pytest.importorskip("trl", reason="the settings of the later stages are TRL's")
@@ -118,3 +124,26 @@ def test_a_launcher_is_started_with_the_job_and_its_end_is_watched(tmp_path: Pat
     wanted = ["launch", "--config_file", "recipes/fsdp.yaml", "-m", "palio.train.backends.job"]
     assert told == [*wanted, str(tmp_path)]
     assert "rank 0 was here" in (tmp_path / "launch.log").read_text()
+
+
+@pytest.mark.slow
+def test_sharded_over_two_processes_a_step_is_that_of_one(
+    small: Qwen3, tokenizer: ChatTokenizer, tmp_path: Path
+) -> None:
+    """FSDP2 itself, layer by layer, on CPU with gloo; accelerate takes it on accelerators only."""
+    from transformers import AutoModelForCausalLM
+
+    checkpoint = tmp_path / "checkpoint"
+    save_checkpoint(checkpoint, small, tokenizer, config={}, inputs={}, counts={}, seed=0)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command = [sys.executable, *launch, "-m", "tests.train.sharded", checkpoint, tmp_path]
+    subprocess.run(command, check=True, capture_output=True, timeout=900, cwd=ROOT)  # type: ignore[arg-type]
+    alone: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    before = {name: value.clone() for name, value in alone.state_dict().items()}
+    sharded.step(alone, sharded.batch(alone.config.vocab_size))
+    together = torch.load(tmp_path / "weights.pt")
+    held = json.loads((tmp_path / "held.json").read_text())
+    assert 0.45 < held / sum(value.numel() for value in alone.parameters()) < 0.55
+    for name, value in alone.state_dict().items():
+        assert torch.allclose(together[name], value, atol=1e-6), name
+    assert not torch.equal(together["model.norm.weight"], before["model.norm.weight"])
