@@ -184,7 +184,7 @@ class Engine:
         wish = wish._replace(max_tokens=min(wish.max_tokens, room))
         job = _Job(wish, ids, scored=scored)
         if self._closed:
-            raise _broken("the engine is closed")
+            raise broken("the engine is closed")
         self._inbox.put(job)
         job.done.result()
         return job
@@ -210,14 +210,14 @@ class Engine:
 
     def _work(self) -> None:
         torch.set_num_threads(self._threads)
-        fault: Callable[[], UpstreamError] = lambda: _broken("the engine was closed")  # noqa: E731
+        fault: Callable[[], UpstreamError] = lambda: broken("the engine was closed")  # noqa: E731
         try:
             while self._receive():
                 self._read_in()
                 self._step()
         except Exception as error:  # noqa: BLE001 - every waiting caller must hear of it
             text = f"the engine broke: {type(error).__name__}: {error}"
-            fault = lambda: _broken(text)  # noqa: E731
+            fault = lambda: broken(text)  # noqa: E731
         self._closed = True
         while not self._inbox.empty():
             job = self._inbox.get()
@@ -336,5 +336,6 @@ def _sample(logits: Tensor, wish: Wish, rng: random.Random) -> int:
     return int(tokens[min(place, allowed - 1)])
 
 
-def _broken(what: str) -> UpstreamError:
+def broken(what: str) -> UpstreamError:
+    """The fault of a model of ours that does not answer."""
     return UpstreamError(what, code=FaultCode.upstream_server_error, remedy="start it again")

@@ -7,20 +7,15 @@ any slot, such as the tools and the system prompt. New prompts join while others
 
 from __future__ import annotations
 
-import queue
-import random
-import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from palio.records import FaultCode, UpstreamError
-from palio.train.engine import Sampled
-from palio.train.rl.sampler import Decoding, TransformersSampler, draw
+from palio.train.engine import broken
+from palio.train.rl.sampler import Asked, QueuedSampler, TransformersSampler, draw
 
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
 _GROWTH = 512
@@ -89,23 +84,15 @@ class SlotCache:
         return made
 
 
-class _Job:
-    def __init__(self, ids: list[int], decoding: Decoding) -> None:
-        self.ids, self.decoding = ids, decoding
-        self.rng = random.Random(decoding.seed)
-        self.written = Sampled([], [])
-        self.done: Future[Sampled] = Future()
-
-
 class _Slot:
     def __init__(self, row: int) -> None:
         self.row = row
         self.ids: list[int] = []
-        self.job: _Job | None = None
+        self.job: Asked | None = None
         self.used = 0
 
 
-class SlotSampler:
+class SlotSampler(QueuedSampler):
     """`rl.sampler.Sampler` over a model that is not trained meanwhile; a context manager.
 
     Args:
@@ -115,34 +102,14 @@ class SlotSampler:
     """
 
     def __init__(self, model: nn.Module, *, end: int, slots: int = 8) -> None:
+        super().__init__("palio-slots")
         self._model, self._end = model, end
         self._device = next(model.parameters()).device
         self._cache = SlotCache(slots)
         self._slots = [_Slot(row) for row in range(slots)]
-        self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._waiting: list[_Job] = []
+        self._waiting: list[Asked] = []
         self._tick = 0
-        self._worker = threading.Thread(target=self._work, name="palio-slots", daemon=True)
         self._worker.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._inbox.put(None)
-        self._worker.join()
-
-    def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
-        """The tokens after `ids`, up to the end of the turn or the limit; thread-safe.
-
-        Raises:
-            UpstreamError: the sampler broke or is closed.
-        """
-        if not self._worker.is_alive():
-            raise _broken("the sampler is closed")
-        job = _Job(list(ids), decoding)
-        self._inbox.put(job)
-        return job.done.result()
 
     # ---- the worker thread
 
@@ -159,7 +126,7 @@ class SlotSampler:
             job = self._inbox.get()
             self._waiting += [job] if job else []
         for job in [*self._waiting, *(slot.job for slot in self._slots if slot.job)]:
-            job.done.set_exception(_broken(fault))
+            job.done.set_exception(broken(fault))
 
     def _receive(self) -> bool:
         """Take new prompts; wait for one if there is nothing else to do. False: close."""
@@ -254,7 +221,3 @@ def _shared(held: Sequence[int], ids: Sequence[int]) -> int:
     if held[:most] == ids[:most]:
         return most
     return next(at for at in range(most) if held[at] != ids[at])
-
-
-def _broken(what: str) -> UpstreamError:
-    return UpstreamError(what, code=FaultCode.upstream_server_error, remedy="start it again")

@@ -12,6 +12,7 @@ import random
 import threading
 import urllib.error
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from palio.records import FaultCode, UpstreamError
-from palio.train.engine import Engine, Sampled
+from palio.train.engine import Engine, Sampled, broken
 
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
 """Transformers 5.24 renamed it; older ones of the range that palio takes have the old name."""
@@ -76,15 +77,48 @@ class EngineSampler:
         return engine.sample(ids, **decoding._asdict())
 
 
-class _Row:
-    def __init__(self, ids: list[int], decoding: Decoding) -> None:
-        self.ids, self.decoding = ids, decoding
+class Asked:
+    """One completion that somebody waits for, with random numbers of its own."""
+
+    def __init__(self, ids: Sequence[int], decoding: Decoding) -> None:
+        self.ids, self.decoding = list(ids), decoding
         self.rng = random.Random(decoding.seed)
         self.written = Sampled([], [])
         self.done: Future[Sampled] = Future()
 
 
-class TransformersSampler:
+class QueuedSampler(ABC):
+    """A `Sampler` whose one thread takes what is asked from a queue; a context manager.
+
+    Args:
+        name: of the thread, which a subclass starts when it is ready.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._inbox: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
+        self._worker = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._inbox.put(None)
+        self._worker.join()
+
+    def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
+        """See `Sampler`."""
+        if not self._worker.is_alive():
+            raise broken("the sampler is closed")
+        asked = Asked(ids, decoding)
+        self._inbox.put(asked)
+        return asked.done.result()
+
+    @abstractmethod
+    def _work(self) -> None:
+        """Answer what is in the queue until a None is; every `Asked` gets a result or a fault."""
+
+
+class TransformersSampler(QueuedSampler):
     """Any causal language model of `transformers`, batched over the prompts that wait.
 
     The model is used as it is, so it must not be trained meanwhile. A request's random numbers are
@@ -97,26 +131,10 @@ class TransformersSampler:
     """
 
     def __init__(self, model: nn.Module, *, end: int, most: int = 32) -> None:
+        super().__init__("palio-sampler")
         self._model, self._end, self._most = model, end, most
         self._last = {"logits_to_keep": 1} if _can_keep_last(model) else {}
-        self._inbox: queue.SimpleQueue[_Row | None] = queue.SimpleQueue()
-        self._worker = threading.Thread(target=self._work, name="palio-sampler", daemon=True)
         self._worker.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._inbox.put(None)
-        self._worker.join()
-
-    def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
-        """See `Sampler`."""
-        if not self._worker.is_alive():
-            raise _broken("the sampler is closed")
-        row = _Row(list(ids), decoding)
-        self._inbox.put(row)
-        return row.done.result()
 
     def _work(self) -> None:
         closing = False
@@ -128,16 +146,16 @@ class TransformersSampler:
                 with sampling_mode(self._model):
                     self._complete(rows)
             except Exception as error:  # noqa: BLE001 - the callers must hear of it
-                fault = _broken(f"the sampler broke: {type(error).__name__}: {error}")
+                fault = broken(f"the sampler broke: {type(error).__name__}: {error}")
                 for row in rows:
                     row.done.set_exception(fault)
             else:
                 for row in rows:
                     row.done.set_result(row.written)
 
-    def _waiting(self) -> tuple[list[_Row], bool]:
+    def _waiting(self) -> tuple[list[Asked], bool]:
         """The prompts of the next batch, and whether to stop after them."""
-        rows: list[_Row] = []
+        rows: list[Asked] = []
         first = self._inbox.get()
         while first is not None:
             rows.append(first)
@@ -150,7 +168,7 @@ class TransformersSampler:
         return rows, True
 
     @torch.no_grad()
-    def _complete(self, rows: Sequence[_Row]) -> None:
+    def _complete(self, rows: Sequence[Asked]) -> None:
         device = next(self._model.parameters()).device
         width = max(len(row.ids) for row in rows)
         ids = torch.zeros(len(rows), width, dtype=torch.long)
@@ -177,13 +195,13 @@ class TransformersSampler:
             ids = torch.tensor(tokens, device=device)[:, None]
             mask = torch.cat([mask, torch.ones_like(ids)], 1)
 
-    def _is_done(self, row: _Row) -> bool:
+    def _is_done(self, row: Asked) -> bool:
         written = row.written.ids
         return bool(written) and (
             written[-1] == self._end or len(written) >= row.decoding.max_tokens
         )
 
-    def _next(self, row: _Row, logits: Tensor) -> int:
+    def _next(self, row: Asked, logits: Tensor) -> int:
         """The row's next token; a row that is done is fed its last one and keeps nothing."""
         if self._is_done(row):
             return row.written.ids[-1]
@@ -263,7 +281,7 @@ class CompletionsSampler:
                 choice = json.load(reply)["choices"][0]
             written, scores = choice["token_ids"], choice["logprobs"]["token_logprobs"]
         except (OSError, ValueError, urllib.error.URLError) as error:
-            raise _broken(f"{self._url}: {error}") from error
+            raise broken(f"{self._url}: {error}") from error
         except (KeyError, IndexError, TypeError) as error:
             raise UpstreamError(
                 f"{self._url} answers without token ids or log-probabilities: {error!r}",
@@ -271,7 +289,3 @@ class CompletionsSampler:
                 remedy="serve the model with vLLM 0.10.2 or newer, which has `return_token_ids`",
             ) from error
         return Sampled([int(token) for token in written], [float(score) for score in scores])
-
-
-def _broken(what: str) -> UpstreamError:
-    return UpstreamError(what, code=FaultCode.upstream_server_error, remedy="start it again")
