@@ -1,11 +1,15 @@
 """What a reader of the evidence is told."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from palio.evaluate.experiment.analysis import analyse
 from palio.evaluate.experiment.config import LabConfig, read_lab
-from palio.evaluate.experiment.evidence import points, verdict, write_evidence
+from palio.evaluate.experiment.evidence import LabRuns, points, verdict, write_evidence
+from palio.evaluate.experiment.plan import load_plan, plan_names
+from palio.evaluate.experiment.runs import read_runs
 from palio.records import ConfigError, from_json
 from tests.experiment.test_analysis import PLAN, first, run
 
@@ -15,7 +19,7 @@ LAB = LabConfig()
 def told(runs, tmp_path):
     lab = LAB.digest()
     runs = [msgspec.structs.replace(each, lab=lab) for each in runs]
-    results = write_evidence([PLAN], runs, LAB, tmp_path, "Why and how.")
+    results = write_evidence([PLAN], [LabRuns(LAB, runs)], tmp_path, "Why and how.")
     return results[0], (tmp_path / "evidence.md").read_text("utf-8")
 
 
@@ -98,3 +102,53 @@ def test_a_lab_that_cannot_be_is_refused(text, message, tmp_path):
 def test_workers_do_not_make_another_lab():
     assert LabConfig(workers=8).digest() == LAB.digest()
     assert LabConfig(suite_seed=2).digest() != LAB.digest()
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "evidence"
+
+
+@pytest.mark.parametrize("runs", sorted(DOCS.glob("runs*.jsonl")), ids=lambda path: path.stem)
+def test_the_published_runs_are_of_the_published_labs_and_plans(runs):
+    """A new setting or a changed plan must not orphan what was measured."""
+    lab = read_lab(runs.with_name(runs.name.replace("runs", "lab").replace("jsonl", "toml")))
+    plans = {load_plan(name).digest() for name in plan_names()}
+    found = read_runs(runs)
+    assert found
+    assert {run.lab for run in found} == {lab.digest()}
+    assert {run.plan_digest for run in found} <= plans
+
+
+def test_several_labs_stand_on_one_page_and_each_plan_is_told_from_one(tmp_path):
+    cpu, gpu = LabConfig(device="cpu"), LabConfig(device="cuda")
+    few = [msgspec.structs.replace(each, lab=gpu.digest()) for each in three_seeds()[:4]]
+    many = [msgspec.structs.replace(each, lab=cpu.digest()) for each in three_seeds()]
+    labs = [LabRuns(gpu, few), LabRuns(cpu, many)]
+    (result,) = write_evidence([PLAN], labs, tmp_path, "")
+    page = (tmp_path / "evidence.md").read_text("utf-8")
+    assert result.complete
+    assert "Lab 1" in page
+    assert "trained on cuda" in page
+    assert "trained on CPU cores" in page
+    assert "| 3 of 3 | yes | 2 |" in page
+
+
+def test_sampled_plans_show_headroom_and_twins_are_named(tmp_path):
+    sampled = msgspec.structs.replace(PLAN, measure="pass@1", samples=8, sampled=20)
+    runs = [
+        msgspec.structs.replace(
+            run(arm, seed, first(9)),
+            lab=LAB.digest(),
+            plan_digest=sampled.digest(),
+            pass_at={"1": 0.5, "8": 0.75},
+            twin="other/arm/1" if (arm, seed) == ("b", 1) else "",
+        )
+        for arm in "abc"
+        for seed in range(3)
+    ]
+    write_evidence([sampled], [LabRuns(LAB, runs)], tmp_path, "")
+    page = (tmp_path / "evidence.md").read_text("utf-8")
+    assert "| pass@8 | gap | greedy | CAR |" in page
+    assert "| a | 50.0, 50.0, 50.0 | **50.0** | 75.0 | 25.0 | 45.0 | 0.500 |" in page
+    assert "two/b/1 was given what other/arm/1 was: one run." in page
+    assert "two-headroom.svg" in page
+    assert (tmp_path / "evidence" / "two-headroom.svg").read_text().startswith("<svg")

@@ -13,7 +13,7 @@ from palio.agents.registry import find_agent
 from palio.agents.scripted import ScriptedUpstream
 from palio.cli.experiment import app
 from palio.evaluate.experiment.config import LabConfig
-from palio.evaluate.experiment.evidence import write_evidence
+from palio.evaluate.experiment.evidence import LabRuns, write_evidence
 from palio.evaluate.experiment.sealed import LOG, Entry, open_sealed, openings, read_log
 from palio.evaluate.mainjob.stages import SilentReporter, Stages
 from palio.evaluate.mainjob.worlds import make_worlds, open_ground
@@ -140,11 +140,11 @@ def test_a_changed_log_is_refused(lab: Path, change: str) -> None:
 
 
 def test_the_page_of_evidence_lists_the_openings(lab: Path, tmp_path: Path) -> None:
-    write_evidence([], [], CONFIG, tmp_path, "")
+    write_evidence([], [LabRuns(CONFIG, [])], tmp_path, "")
     assert "Never opened." in (tmp_path / "evidence.md").read_text()
     opened(lab)
     entries = read_log(lab)
-    write_evidence([], [], CONFIG, tmp_path, "", entries)
+    write_evidence([], [LabRuns(CONFIG, [], entries)], tmp_path, "")
     page = (tmp_path / "evidence.md").read_text()
     assert f"| 1 | 2001-09-09T01:46:40+00:00 | me | {REASON} |" in page
     assert "n = 9 |" in page

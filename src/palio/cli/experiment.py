@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import typer
 from palio.cli.screen import Screen
 
 if TYPE_CHECKING:
+    from palio.evaluate.experiment.evidence import LabRuns
     from palio.evaluate.experiment.plan import Plan
 
 app = typer.Typer(
@@ -112,23 +114,22 @@ def _plans(names: list[str]) -> list[Plan]:
 def report(
     plan: list[str] = PLANS,
     suite_seed: int | None = SUITE_SEED,
-    lab: Path | None = LAB,
-    runs: Path = typer.Option(Path("runs/experiment"), help="Lab folder, or a file of runs."),
+    lab: list[Path] = typer.Option(
+        [], "--lab", help="TOML with settings of the lab that differ; several labs, several times."
+    ),
+    runs: list[Path] = typer.Option(
+        [], "--runs", help="Lab folder, or a file of runs, of each --lab. [runs/experiment]"
+    ),
     out: Path = typer.Option(Path("docs"), help="Folder of evidence.md; pictures go below it."),
     intro: Path | None = typer.Option(None, help="Markdown that stands before the results."),
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
 ) -> None:
     """Analyse the runs that there are as their plans say, and write page and pictures."""
-    from palio.evaluate.experiment.config import read_lab
     from palio.evaluate.experiment.evidence import PAGE, write_evidence
-    from palio.evaluate.experiment.runs import read_runs
-    from palio.evaluate.experiment.sealed import read_log
     from palio.records import to_json
 
     text = intro.read_text("utf-8") if intro else ""
-    config = read_lab(lab, suite_seed)
-    log = read_log(runs if runs.is_dir() else runs.parent)
-    results = write_evidence(_plans(plan), read_runs(runs), config, out, text, log)
+    results = write_evidence(_plans(plan), _labs(lab, runs, suite_seed), out, text)
     if as_json:
         typer.echo(to_json(results).decode())
         return
@@ -136,6 +137,31 @@ def report(
         state = "complete" if result.complete else f"{result.seeds} seeds so far"
         typer.echo(f"{result.plan:12} {state}")
     typer.echo(f"page {out / PAGE}")
+
+
+def _labs(labs: list[Path], runs: list[Path], suite_seed: int | None) -> list[LabRuns]:
+    """Each lab with its runs."""
+    from palio.evaluate.experiment.config import read_lab
+    from palio.evaluate.experiment.evidence import LabRuns
+    from palio.evaluate.experiment.runs import read_runs
+    from palio.evaluate.experiment.sealed import read_log
+    from palio.records import ConfigError
+
+    places = runs or [Path("runs/experiment")]
+    configs: Sequence[Path | None] = labs or [None]
+    if len(places) != len(configs):
+        raise ConfigError(
+            f"{len(configs)} labs and {len(places)} places of runs",
+            remedy="say --lab and --runs equally often, in the same order",
+        )
+    return [
+        LabRuns(
+            read_lab(config, suite_seed),
+            read_runs(place),
+            read_log(place if place.is_dir() else place.parent),
+        )
+        for config, place in zip(configs, places, strict=True)
+    ]
 
 
 @app.command()

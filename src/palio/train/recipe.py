@@ -128,6 +128,11 @@ class DataConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields
             raise ConfigError("reserve must be in [0, 1)")
 
 
+LATER: dict[str, tuple[str, Any]] = {"data": ("reserve", 0.0)}
+"""Part of a recipe -> a setting that came when runs were published already, and its value before:
+left out at that value, so that the recipe of an earlier run keeps its digest."""
+
+
 class StageEntry(Record, frozen=True, omit_defaults=False):
     """One stage of a recipe.
 
@@ -166,6 +171,9 @@ class Recipe(Record, frozen=True, omit_defaults=False):
         """All that decides the first `count` stages, as plain data; the recipe's name does not."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         del plain["name"]
+        for part, (setting, unset) in LATER.items():
+            if plain[part][setting] == unset:
+                del plain[part][setting]
         return {**plain, "stages": [plain_stage(stage) for stage in self.stages[:count]]}
 
     def digest(self) -> str:

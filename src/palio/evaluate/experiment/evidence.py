@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
 
 from palio.evaluate.experiment.analysis import ArmSummary, Effect, PlanResult, analyse
 from palio.evaluate.experiment.config import LabConfig
-from palio.evaluate.experiment.pictures import effects_chart
+from palio.evaluate.experiment.pictures import effects_chart, headroom_chart
 from palio.evaluate.experiment.plan import Plan
 from palio.evaluate.experiment.runs import ArmRun, of_plan
 from palio.evaluate.experiment.sealed import Entry, Opening, openings
@@ -24,46 +24,78 @@ PAGE, FOLDER, RESULTS = "evidence.md", "evidence", "results.json"
 _MINUS = "\N{MINUS SIGN}"
 
 
+class LabRuns(NamedTuple):
+    """A lab and what it made.
+
+    Attributes:
+        config: its configuration.
+        runs: finished ones; those of other plans or labs are left out.
+        log: of its sealed pool's openings.
+    """
+
+    config: LabConfig
+    runs: Sequence[ArmRun]
+    log: Sequence[Entry] = ()
+
+    def of(self, plan: Plan) -> list[ArmRun]:
+        """The runs of one plan."""
+        return of_plan(self.runs, plan.digest(), self.config.digest())
+
+
 def write_evidence(
-    plans: Sequence[Plan],
-    runs: Sequence[ArmRun],
-    lab: LabConfig,
-    out: Path,
-    intro: str,
-    log: Sequence[Entry] = (),
+    plans: Sequence[Plan], labs: Sequence[LabRuns], out: Path, intro: str
 ) -> list[PlanResult]:
-    """Analyse, and write `evidence.md`, and in `evidence/` a picture a plan and `results.json`.
+    """Analyse, and write `evidence.md`, and in `evidence/` pictures and `results.json`.
+
+    A plan is told from one lab, never from several: the first of those with most of its runs.
 
     Args:
         plans: in the order in which they are told.
-        runs: of the lab; runs of other plans or labs are left out.
-        lab: the lab's configuration.
+        labs: where they were carried out; at least one.
         out: folder to write.
         intro: what stands before everything else.
-        log: of the sealed pool's openings.
     """
     folder = out / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     told, results = [], []
     for plan in plans:
-        mine = of_plan(runs, plan.digest(), lab.digest())
+        lab = max(labs, key=lambda each: len(each.of(plan)))
+        mine = lab.of(plan)
         result = analyse(plan, mine)
         results.append(result)
-        told.append(_told(plan, result, mine))
-        if result.n:
-            picture = effects_chart(plan, result)
-            write_lines(folder / f"{plan.name}.svg", [picture.encode(), b"\n"])
+        told.append({**_told(plan, result, mine), "lab": labs.index(lab) + 1})
+        for name, picture in pictures(plan, result, mine).items():
+            write_lines(folder / f"{name}.svg", [picture.encode(), b"\n"])
     page = _template().render(
         plans=told,
-        lab=lab,
-        digest=lab.digest(),
+        labs=[_lab(each) for each in labs],
         intro=intro.strip(),
-        openings=[_opening(each) for each in openings(log)],
-        head=log[-1].own if log else "",
+        openings=[_opening(each) for lab in labs for each in openings(lab.log)],
+        heads=[lab.log[-1].own for lab in labs if lab.log],
     )
     write_lines(out / PAGE, [page.strip().encode(), b"\n"])
     write_lines(folder / RESULTS, [to_json(results), b"\n"])
     return results
+
+
+def pictures(plan: Plan, result: PlanResult, runs: Sequence[ArmRun]) -> dict[str, str]:
+    """Name -> SVG: the effects, and of sampled plans pass@1 beside pass@k by arm."""
+    made = {}
+    if result.n:
+        made[plan.name] = effects_chart(plan, result)
+        if plan.samples:
+            made[f"{plan.name}-headroom"] = headroom_chart(plan, runs)
+    return made
+
+
+def _lab(lab: LabRuns) -> dict[str, Any]:
+    config = lab.config
+    return {
+        "config": config,
+        "digest": config.digest(),
+        "agents": ", ".join(config.agents),
+        "device": "CPU cores" if config.device == "cpu" else config.device,
+    }
 
 
 def _opening(opening: Opening) -> dict[str, str]:
@@ -102,7 +134,7 @@ def _told(plan: Plan, result: PlanResult, runs: Sequence[ArmRun]) -> dict[str, A
             for summary in result.arms
         ],
         "effects": [_effect(effect, plan.smallest) for effect in result.effects],
-        "notes": _groups(plan, runs),
+        "notes": "\n".join([*_groups(plan, runs), *_twins(runs)]),
     }
 
 
@@ -116,8 +148,11 @@ def _arm(summary: ArmSummary, runs: Sequence[ArmRun], k: str) -> dict[str, str]:
         return f"{float(np.mean(found)):,.0f}" if found else ""
 
     many = [run.pass_at[k] for run in runs if k in run.pass_at]
+    gaps = [run.pass_at[k] - run.pass_at["1"] for run in runs if {k, "1"} <= run.pass_at.keys()]
     return {
         "name": summary.arm,
+        "gap": f"{100 * float(np.mean(gaps)):.1f}" if gaps else "",
+        "car": f"{float(np.mean([run.car for run in runs])):.3f}" if runs else "",
         "by_seed": ", ".join(f"{100 * value:.1f}" for value in summary.values),
         "mean": "" if summary.mean is None else f"**{100 * summary.mean:.1f}**",
         "many": f"{100 * float(np.mean(many)):.1f}" if many else "",
@@ -166,7 +201,12 @@ def verdict(effect: Effect, smallest: float) -> str:
     return "open: more seeds are needed"
 
 
-def _groups(plan: Plan, runs: Sequence[ArmRun]) -> str:
+def _twins(runs: Sequence[ArmRun]) -> list[str]:
+    """Runs that were made once for two names."""
+    return [f"- {run.name} was given what {run.twin} was: one run." for run in runs if run.twin]
+
+
+def _groups(plan: Plan, runs: Sequence[ArmRun]) -> list[str]:
     """Success on wordings that arms never trained on, where a plan leaves any out."""
     lines = []
     for arm in plan.arms:
@@ -175,4 +215,4 @@ def _groups(plan: Plan, runs: Sequence[ArmRun]) -> str:
             if rates:
                 shown = ", ".join(f"{100 * rate:.1f}" for rate in rates)
                 lines.append(f"- {arm.name} on the unseen wording {bank}: {shown}")
-    return "\n".join(lines)
+    return lines

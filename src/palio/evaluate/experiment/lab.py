@@ -26,9 +26,10 @@ from palio.evaluate.experiment.config import LabConfig
 from palio.evaluate.experiment.draw import HELDOUT, TRAIN
 from palio.evaluate.experiment.exam import Exam, examine
 from palio.evaluate.experiment.firehose import FirehoseRow, judge, read_firehose, roll_out, shards
-from palio.evaluate.experiment.plan import Arm, Plan
+from palio.evaluate.experiment.plan import Arm, Plan, load_plan, plan_names
 from palio.evaluate.experiment.runs import ArmRun, append_run, of_plan, read_runs
 from palio.evaluate.experiment.student import Student
+from palio.evaluate.experiment.twins import adopted, twin_of
 from palio.evaluate.mainjob.stages import Reporter, Stages
 from palio.evaluate.mainjob.worlds import Ground, make_worlds, open_ground
 from palio.judging import default_encoder
@@ -194,13 +195,19 @@ class Lab:
         for number, task in enumerate(tasks):
             try:
                 made = self.run_one(task, _headed(tell, number, task.name))
-                tell(number + 1, f"{task.name}: {100 * made.rate():.1f} % of {made.n['overall']}")
+                found = f"{100 * made.rate():.1f} % of {made.n['overall']}"
+                twin = f", the same as {made.twin}" if made.twin else ""
+                tell(number + 1, f"{task.name}: {found}{twin}")
             except PalioError as error:
                 failed.append((task, error))
         return failed
 
     def run_one(self, task: Task, note: Note) -> ArmRun:
         """Train and examine one arm under one seed, and append the result."""
+        known = self._twin(task)
+        if known is not None:
+            append_run(self.out, known)
+            return known
         plan, arm, seed = task.plan, task.arm, task.seed
         folder = self.out / "arms" / plan.name / arm.name / str(seed)
         student = Student(self, plan, arm, seed, folder, note)
@@ -223,6 +230,19 @@ class Lab:
         )
         append_run(self.out, run)
         return run
+
+    def _twin(self, task: Task) -> ArmRun | None:
+        """The run, where one that is finished was given the same under another name."""
+        plans = {plan.digest(): plan for plan in (*map(load_plan, plan_names()), task.plan)}
+        found = twin_of(
+            task.plan,
+            task.arm,
+            task.seed,
+            runs=[run for run in read_runs(self.out) if run.lab == self.lab],
+            plans=plans,
+            firehose=self.firehose,
+        )
+        return found and adopted(found, task.plan, task.arm, self.out / "arms")
 
 
 def _headed(tell: Callable[[int, str], None], number: int, name: str) -> Note:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 from matplotlib.ticker import FuncFormatter
 
 from palio.evaluate.experiment.analysis import PlanResult
 from palio.evaluate.experiment.plan import Plan
+from palio.evaluate.experiment.runs import ArmRun
 from palio.evaluate.figure import BAD, INK, LINE, MUTED, SERIES, clipped, drawing, svg
 
 
@@ -36,3 +40,35 @@ def effects_chart(plan: Plan, result: PlanResult) -> str:
             f"interval over seeds · band: below {100 * plan.smallest:.0f} points"
         )
         return svg(figure, name=f"effects-{plan.name}", label=f"{plan.question} Effects by seed")
+
+
+def headroom_chart(plan: Plan, runs: Sequence[ArmRun]) -> str:
+    """pass@1 and pass@k of every arm, in the plan's order, as SVG; the line between is headroom."""
+    k = str(plan.samples)
+    arms = [arm.name for arm in plan.arms if any(run.arm == arm.name for run in runs)]
+    with drawing(2.9) as (figure, axes):
+        for x, name in enumerate(arms):
+            found = [
+                run.pass_at for run in runs if run.arm == name and {k, "1"} <= run.pass_at.keys()
+            ]
+            if not found:
+                continue
+            ends = [float(np.mean([each[key] for each in found])) for key in ("1", k)]
+            axes.plot([x, x], ends, color=LINE, linewidth=6, zorder=1)
+            for key, colour, label in (("1", SERIES[0], "pass@1"), (k, SERIES[2], f"pass@{k}")):
+                axes.plot(
+                    [x] * len(found),
+                    [each[key] for each in found],
+                    "o",
+                    color=colour,
+                    markersize=5.5,
+                    alpha=0.75,
+                    label=label if x == 0 else None,
+                )
+        axes.set_xticks(range(len(arms)), [clipped(name, 16) for name in arms])
+        axes.tick_params(axis="x", labelcolor=INK)
+        axes.set_ylim(0, 1)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.0f} %"))
+        axes.set_xlabel(f"dot: a seed, {plan.sampled} problems, T = 1 \N{MIDDLE DOT} bar: headroom")
+        axes.legend(loc="upper left")
+        return svg(figure, name=f"headroom-{plan.name}", label=f"{plan.name}: pass@1 and pass@{k}")

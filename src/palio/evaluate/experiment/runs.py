@@ -35,6 +35,7 @@ class ArmRun(Record, frozen=True, omit_defaults=False):
         train_s, exam_s: wall-clock seconds; decide nothing.
         checkpoint: digest of the weights.
         tool: version.
+        twin: the run that this one is, under another name: its rows and all else were the same.
     """
 
     plan: str
@@ -65,6 +66,12 @@ class ArmRun(Record, frozen=True, omit_defaults=False):
     exam_s: float = 0.0
     checkpoint: str = ""
     tool: str = ""
+    twin: str = ""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.plan}/{self.arm}/{self.seed}"
 
     def rate(self, group: str = "overall") -> float:
         """Greedy success rate of a kind or a named group, in [0, 1].
@@ -77,7 +84,7 @@ class ArmRun(Record, frozen=True, omit_defaults=False):
         elif self.n.get(group):
             good, n = self.successes[group], self.n[group]
         else:
-            raise InputError(f"run {self.plan}/{self.arm}/{self.seed} has no group {group!r}")
+            raise InputError(f"run {self.name} has no group {group!r}")
         return good / n
 
     def outcomes(self) -> list[bool]:

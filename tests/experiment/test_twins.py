@@ -1,0 +1,82 @@
+"""Two arms that are given the same are one run."""
+
+import msgspec
+import pytest
+
+from palio.evaluate.experiment.plan import Arm
+from palio.evaluate.experiment.student import DONE
+from palio.evaluate.experiment.twins import adopted, twin_of
+from tests.experiment.test_analysis import first, run
+from tests.experiment.test_draw import ALL, FIREHOSE, plan
+
+# of the firehose's rows "structural" and "coefficient" keep the same ones, "outcome" keeps more
+ONE = plan(Arm(name="structural", gates=("outcome", "structural")), Arm(name="raw"))
+SAME = Arm(name="all", gates=ALL)
+OTHER = msgspec.structs.replace(plan(SAME), name="q")
+ROWS = 60
+
+
+def made(arm="structural", seed=0, rows=ROWS):
+    digest = ONE.digest()
+    return msgspec.structs.replace(
+        run(arm, seed, first(9)), plan="p", plan_digest=digest, rows=rows, train_s=9.0, exam_s=9.0
+    )
+
+
+def found(arm, runs, *, other=OTHER, seed=0):
+    other = msgspec.structs.replace(other, arms=(arm,))
+    plans = {each.digest(): each for each in (ONE, other)}
+    return twin_of(other, arm, seed, runs=runs, plans=plans, firehose=FIREHOSE)
+
+
+def test_the_same_rows_under_another_name_are_found():
+    assert found(SAME, [made("raw", rows=80), made()]) == made()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"gates": ("outcome",)},
+        {"tokens": 0.5},
+        {"share": 0.5},
+        {"exposed": 0.1},
+        {"stages": ({"kind": "kto"},)},
+        {"start": "x"},
+    ],
+)
+def test_whatever_decides_a_run_makes_it_another(change):
+    assert found(msgspec.structs.replace(SAME, **change), [made()]) is None
+
+
+def test_another_seed_or_other_samples_or_an_unknown_plan_are_another_run():
+    assert found(SAME, [made(seed=1)]) is None
+    assert found(SAME, [made()], other=msgspec.structs.replace(OTHER, samples=8)) is None
+    assert found(SAME, [msgspec.structs.replace(made(), plan_digest="gone")]) is None
+
+
+def test_an_adopted_run_says_whose_it_is_and_brings_its_checkpoints(tmp_path):
+    stage = tmp_path / "p" / "structural" / "0" / "0-sft"
+    (stage / "checkpoint").mkdir(parents=True)
+    (stage / "checkpoint" / "weights").write_text("w")
+    (stage / DONE).write_text("{}")
+    taken = adopted(made(), OTHER, SAME, tmp_path)
+    assert taken is not None
+    assert (taken.name, taken.twin, taken.train_s, taken.exam_s) == (
+        "q/all/0",
+        "p/structural/0",
+        0,
+        0,
+    )
+    assert taken.plan_digest == OTHER.digest()
+    assert taken.outcomes() == made().outcomes()
+    assert (tmp_path / "q" / "all" / "0" / "0-sft" / "checkpoint" / "weights").read_text() == "w"
+    again = adopted(taken, msgspec.structs.replace(OTHER, name="r"), SAME, tmp_path)
+    assert again is not None
+    assert again.twin == "p/structural/0", "the first of all, not a chain of names"
+
+
+def test_without_the_checkpoint_an_arm_that_others_start_from_is_made_anew(tmp_path):
+    further = Arm(name="kto", start="all", sft=False, stages=({"kind": "kto"},))
+    going_on = msgspec.structs.replace(OTHER, arms=(SAME, further))
+    assert adopted(made(), going_on, SAME, tmp_path) is None
+    assert adopted(made(), OTHER, SAME, tmp_path) is not None
