@@ -6,11 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from palio.cli.demo import demo
 from palio.evaluate.mainjob.arena import bulk_shards, read_standings
-from palio.evaluate.mainjob.config import MainJobConfig, read_config
+from palio.evaluate.mainjob.config import MainJobConfig, bundled_jobs, read_config
 from palio.evaluate.mainjob.job import MainJobResult, run_main_job
 from palio.evaluate.mainjob.stages import SilentReporter
 from palio.evaluate.mainjob.worlds import evenly, open_ground
@@ -171,6 +172,65 @@ def test_an_unknown_recipe_is_refused_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such recipe"):
         run_main_job(config, tmp_path / "job", SilentReporter())
     assert not (tmp_path / "job").exists()
+
+
+CHAIN = """
+name = "short-chain"
+[model]
+hidden_size = 48
+intermediate_size = 96
+layers = 2
+heads = 2
+kv_heads = 1
+head_dim = 24
+vocabulary = 400
+[data]
+reserve = 0.3
+[[stage]]
+kind = "base"
+tokens = 4_000
+kinds = { copy = 1.0 }
+[[stage]]
+kind = "sft"
+tokens = 8_000
+[[stage]]
+kind = "teacher"
+tokens = 4_000
+sampling = { problems = 6, samples = 1, temperature = 0.0, top_p = 1.0, model = "scripted-careful" }
+"""
+
+
+def test_a_longer_recipe_is_measured_after_each_of_its_stages(
+    made: tuple[Path, MainJobResult], tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.toml").write_text(CHAIN, encoding="utf-8")
+    short = {"recipe": str(tmp_path / "recipe.toml"), "training_minutes": 0.0, "sampled": 1}
+    config = msgspec.structs.replace(SMALL, **short)
+    watch = Watch()
+    result = run_main_job(config, tmp_path / "job", watch)
+    assert watch.ran[5:] == ["floors", "base", "after-sft", "trained"]
+    stages = {stage.name: stage for stage in result.summary.stages}
+    assert list(stages) == ["base", "after SFT", "after teacher"]
+    assert all(stage.intent["overall"].n == 6 for stage in stages.values())
+    weights = {
+        (tmp_path / "job" / "train" / name / "checkpoint" / "model.safetensors").read_bytes()
+        for name in ("base", "sft", "teacher")
+    }
+    assert len(weights) == 3
+    assert "after teacher" in result.report_path.read_text(encoding="utf-8")
+
+
+def test_a_recipe_that_does_not_begin_with_a_base_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="trains a base and then further stages, not sft"):
+        run_main_job(MainJobConfig(recipe="qwen3-4b"), tmp_path / "job", SilentReporter())
+
+
+def test_the_configurations_that_ship_are_known_by_name() -> None:
+    assert "chain" in bundled_jobs()
+    for name in bundled_jobs():
+        read_config(Path(name))
+    assert read_config(Path("chain"), seed=5).seed == 5
+    assert read_config(Path("chain")).recipe == "tiny"
 
 
 def test_the_command_has_a_docstring_for_help() -> None:

@@ -114,6 +114,22 @@ def test_documents_are_no_conversations(talks: list[Sequence[Message]]) -> None:
         assert "recommend" not in text
 
 
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({}, "none has a weight"),
+        ({"copy": 0.0}, "none has a weight"),
+        ({"poem": 1.0}, "'poem' cannot be"),
+        ({"copy": -1.0}, "'copy' cannot be"),
+    ],
+)
+def test_weights_that_draw_no_document_are_refused(
+    talks: list[Sequence[Message]], weights: dict[str, float], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Author(Material(talks), 4).write(weights, 5)
+
+
 def stage(
     model: Qwen3, found: list[Example], *, threads: int, tokens: int, **rates: float
 ) -> tuple[list[float], list[torch.Tensor]]:

@@ -11,7 +11,10 @@ from palio.cli.screen import Screen
 
 def demo(
     out: Path = typer.Option(Path("runs/demo"), help="Run folder; an unfinished job goes on."),
-    config: Path | None = typer.Option(None, help="TOML with settings that differ from the demo."),
+    config: Path | None = typer.Option(
+        None,
+        help="TOML with settings that differ; `chain`: all stages of the recipe tiny.",
+    ),
     seed: int | None = typer.Option(None, help="Seed of worlds, split, training and sampling."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON in the end."),
 ) -> None:

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from palio.records import InputError, Message
+from palio.records import ConfigError, InputError, Message
 from palio.train.text import Segment
 
 Row = dict[str, Any]
@@ -98,8 +98,19 @@ class Author:
         }
 
     def write(self, weights: Mapping[str, float], count: int) -> list[Document]:
-        """`count` documents, kinds drawn by weight."""
+        """`count` documents, kinds drawn by weight.
+
+        Raises:
+            ConfigError: an unknown kind, a negative weight, or none above 0.
+        """
         names = sorted(weights)
+        wrong = [name for name in names if name not in self._kinds or not weights[name] >= 0]
+        if wrong or not any(weights.values()):
+            fault = f"{wrong[0]!r} cannot be" if wrong else "none has a weight"
+            raise ConfigError(
+                f"kinds of documents: {fault}",
+                remedy=f"in [stage.kinds] give weights above 0 to {', '.join(self._kinds)}",
+            )
         drawn = self.rng.choices(names, [weights[name] for name in names], k=count)
         return [self._kinds[name]() for name in drawn]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from importlib import resources
 from pathlib import Path
 
 import msgspec
@@ -108,8 +109,22 @@ class MainJobConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fie
         }
 
 
+JOBS = "jobs"
+"""Folder of the configurations that ship, in this package."""
+
+
+def bundled_jobs() -> tuple[str, ...]:
+    """Names of the configurations that ship."""
+    names = (file.name for file in resources.files(__package__).joinpath(JOBS).iterdir())
+    return tuple(sorted(n.removesuffix(".toml") for n in names if n.endswith(".toml")))
+
+
 def read_config(path: Path | None = None, seed: int | None = None) -> MainJobConfig:
     """The demo's configuration, changed by a TOML file and by a seed where they are given.
+
+    Args:
+        path: a file, or the name of a configuration that ships.
+        seed: instead of the file's.
 
     Raises:
         ConfigError: the file is no TOML, or has an unknown key or a wrong type.
@@ -117,9 +132,15 @@ def read_config(path: Path | None = None, seed: int | None = None) -> MainJobCon
     plain = {}
     if path is not None:
         try:
-            plain = tomllib.loads(path.read_text(encoding="utf-8"))
+            bundled = resources.files(__package__).joinpath(JOBS, f"{path}.toml")
+            source = bundled if bundled.is_file() else path
+            plain = tomllib.loads(source.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"cannot be read as TOML: {error}", where=str(path)) from error
+            raise ConfigError(
+                f"cannot be read as TOML: {error}",
+                where=str(path),
+                remedy=f"name a TOML file, or one that ships: {', '.join(bundled_jobs())}",
+            ) from error
     if seed is not None:
         plain["seed"] = seed
     try:

@@ -11,7 +11,15 @@ from palio.evaluate.charts import CurvePoint
 from palio.evaluate.mainjob.arena import bulk_shards, run_bulk, run_race
 from palio.evaluate.mainjob.config import MainJobConfig
 from palio.evaluate.mainjob.corpus import build_corpus
-from palio.evaluate.mainjob.learn import BASE, TRAINED, checkpoint, read_curve, recipe_of, train
+from palio.evaluate.mainjob.learn import (
+    BASE,
+    TRAINED,
+    Milestone,
+    milestones,
+    read_curve,
+    recipe_of,
+    train,
+)
 from palio.evaluate.mainjob.measure import (
     measure_floors,
     measure_policy,
@@ -22,9 +30,10 @@ from palio.evaluate.mainjob.stages import Reporter, Stages
 from palio.evaluate.mainjob.telling import stage_result, tell, versions
 from palio.evaluate.mainjob.worlds import Ground, make_worlds, open_ground
 from palio.evaluate.report import write_report
-from palio.evaluate.report_data import ReportData
+from palio.evaluate.report_data import ReportData, StageResult
 from palio.evaluate.summary import Summary, make_summary, write_summary
 from palio.records import digest
+from palio.train.checkpoint import CHECKPOINT
 from palio.train.engine import Engine
 
 SUMMARY, REPORT = "summary.json", "report.html"
@@ -72,6 +81,7 @@ class _Job:
         self.results: dict[str, dict[str, Any]] = {}
         self.advance: Callable[[int, str], None] = reporter.advance
         self.ground: Ground | None = None
+        self.milestones = milestones(recipe_of(config))
 
     def _run(self, name: str, work: Work, total: int | None = None, *after: str) -> None:
         inputs = [digest(self.config), {each: self.results[each] for each in after}]
@@ -100,39 +110,43 @@ class _Job:
             "bulk",
         )
         self._run(
-            "train", lambda folder: train(config, out / "corpus", folder, advance), 100, "corpus"
+            "train", lambda folder: train(config, ground, out, folder, advance), 100, "corpus"
         )
 
     def measure(self) -> None:
-        """Floors, the base and the trained policy on the same held-out problems."""
+        """Floors, and every stage's policy on the same held-out problems."""
         config, ground = self.config, self._ground()
         self._run("floors", lambda folder: measure_floors(config, ground, folder), None, "world")
-        for name, label in ((BASE, "base"), (TRAINED, "after SFT")):
+        for each in self.milestones:
 
-            def work(folder: Path, name: str = name, label: str = label) -> dict[str, Any]:
-                with Engine(checkpoint(self.out / "train", name)) as engine:
-                    return measure_policy(label, name, engine, config, ground, folder, self.advance)
+            def work(folder: Path, each: Milestone = each) -> dict[str, Any]:
+                checkpoint = self.out / "train" / each.stage / CHECKPOINT
+                with Engine(checkpoint) as engine:
+                    return measure_policy(
+                        each.label, each.key, engine, config, ground, folder, self.advance
+                    )
 
-            self._run(name, work, rollouts_of(config), "world", "train")
+            self._run(each.key, work, rollouts_of(config), "world", "train")
+
+    def _stage_result(self, milestone: Milestone, seconds: dict[str, float]) -> StageResult:
+        """One measured policy; the training's minutes are told with the last."""
+        key = milestone.key
+        notes = {
+            BASE: "copy, look-up and equality documents",
+            TRAINED: self.results["train"]["note"],
+        }
+        return stage_result(
+            milestone.label,
+            self.out / key,
+            note=notes.get(key, ""),
+            seconds=seconds[key] + (seconds["train"] if key == TRAINED else 0.0),
+        )
 
     def tell(self) -> MainJobResult:
         """Write the report and the summary; cheap, so done anew each time."""
         marks = self.stages.marks
         seconds = {name: mark.seconds for name, mark in marks.items()}
-        stages = (
-            stage_result(
-                "base",
-                self.out / BASE,
-                note="copy, look-up and equality documents",
-                seconds=seconds[BASE],
-            ),
-            stage_result(
-                "after SFT",
-                self.out / TRAINED,
-                note=self.results["train"]["note"],
-                seconds=seconds["train"] + seconds[TRAINED],
-            ),
-        )
+        stages = tuple(self._stage_result(each, seconds) for each in self.milestones)
         curve: tuple[CurvePoint, ...] = read_curve(self.out / "train")
         data = tell(
             self.config,

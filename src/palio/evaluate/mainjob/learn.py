@@ -4,69 +4,113 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from palio.evaluate.charts import CurvePoint
 from palio.evaluate.mainjob.config import MainJobConfig
+from palio.evaluate.mainjob.worlds import Ground
+from palio.judging import default_encoder
 from palio.records import ConfigError
 from palio.train import run as training
-from palio.train.checkpoint import CHECKPOINT
+from palio.train.ground import TRAIN, Worlds
+from palio.train.ground import Ground as TrainingGround
 from palio.train.recipe import Recipe, load_recipe, shortened, tokens_of
 from palio.train.stage import Step
+from palio.train.stages import kind_named
 
+Advance = Callable[[int, str], None]
 BASE, TRAINED = "base", "trained"
-_LABELS = {"base": "base", "sft": "SFT"}
+"""What is measured first and last; a stage between them goes by its own name."""
+
+_NO_TOKENS = 3_000_000
+"""What a stage that is counted in rollouts weighs in the progress, beside tokens of the others."""
+
+_LABELS = {"sft": "SFT", "kto": "KTO", "grpo": "Dr. GRPO"}
+
+
+class Milestone(NamedTuple):
+    """A checkpoint of the chain that is measured.
+
+    Attributes:
+        key: name of the job's stage that measures it, and of its folder.
+        label: what tables call it.
+        stage: of the recipe.
+    """
+
+    key: str
+    label: str
+    stage: str
 
 
 def recipe_of(config: MainJobConfig) -> Recipe:
     """The recipe, once it is known to be one that the main job can run.
 
     Raises:
-        ConfigError: it needs training problems, or has no base and no stage after it.
+        ConfigError: it does not start with a base, or has no stage after it.
     """
     recipe = load_recipe(config.recipe)
     kinds = [stage.kind for stage in recipe.stages]
-    if kinds[0] != "base" or set(kinds[1:]) != {"sft"}:
+    if kinds[0] != "base" or len(kinds) < 2:
         raise ConfigError(
-            f"the main job trains a base and then sft, not {', '.join(kinds)}",
+            f"the main job trains a base and then further stages, not {', '.join(kinds)}",
             where=config.recipe,
-            remedy="name a recipe such as demo; `palio train` runs every recipe",
+            remedy="name a recipe such as demo or tiny; `palio train` runs every recipe",
         )
     recipe = msgspec.structs.replace(recipe, seed=recipe.seed + config.seed)
     return shortened(recipe, config.training_minutes) if config.training_minutes else recipe
 
 
+def milestones(recipe: Recipe) -> tuple[Milestone, ...]:
+    """The checkpoints that are measured, in the chain's order."""
+    first, *between, last = (stage.name for stage in recipe.stages)
+    return (
+        Milestone(BASE, label_of(first), first),
+        *(Milestone(f"after-{name}", f"after {label_of(name)}", name) for name in between),
+        Milestone(TRAINED, f"after {label_of(last)}", last),
+    )
+
+
+def label_of(stage: str) -> str:
+    """What curves and tables call a stage."""
+    return _LABELS.get(stage, stage)
+
+
 def train(
-    config: MainJobConfig, corpus: Path, folder: Path, advance: Callable[[int, str], None]
+    config: MainJobConfig, ground: Ground, out: Path, folder: Path, advance: Advance
 ) -> dict[str, Any]:
-    """Run the recipe; `advance` gets percent and the loss."""
+    """Run the recipe on the corpus under `out`; `advance` gets percent and the loss."""
     recipe = recipe_of(config)
-    sizes = [tokens_of(stage) for stage in recipe.stages]
+    sizes = [tokens_of(stage) or _NO_TOKENS for stage in recipe.stages]
 
     def note(step: Step) -> None:
         done = sum(sizes[: step.number - 1]) + step.share * sizes[step.number - 1]
-        label = _LABELS.get(step.stage, step.stage)
-        advance(round(100 * done / sum(sizes)), f"{label} {step.note}")
+        advance(round(100 * done / sum(sizes)), f"{label_of(step.stage)} {step.note}")
 
     options = training.Options(threads=config.workers, report=note, clock=time.monotonic)
-    made = training.train(recipe, corpus, folder, options=options)
-    last = made.stages[-1].counts
-    tokens = sum(stage.counts["tokens"] for stage in made.stages)
+    made = training.train(
+        recipe, out / "corpus", folder, ground=_training_ground(recipe, ground), options=options
+    )
+    shown = made.stages[1].counts
+    tokens = sum(stage.counts.get("tokens", 0) for stage in made.stages)
     return {
-        "trajectories": last["trajectories"],
-        "dropped": last["dropped"],
+        "trajectories": shown["trajectories"],
+        "dropped": shown["dropped"],
         "shortened": made.shortened,
         "tokens": tokens,
-        "note": f"{last['trajectories']:,} trajectories, {tokens / 1e6:.1f} M tokens in all",
+        "note": f"{shown['trajectories']:,} trajectories, {tokens / 1e6:.1f} M tokens in all",
     }
 
 
-def checkpoint(folder: Path, name: str) -> Path:
-    """The checkpoint of `BASE` or `TRAINED` in the folder of the training."""
-    return folder / BASE / CHECKPOINT if name == BASE else training.final_checkpoint(folder)
+def _training_ground(recipe: Recipe, ground: Ground) -> TrainingGround | None:
+    """Training problems and their worlds, where a stage rolls out."""
+    if not any(kind_named(stage.kind).ground for stage in recipe.stages):
+        return None
+    worlds = Worlds({name: partial(ground.world, name) for name in ground.catalogue_ids})
+    return TrainingGround(ground.pool(TRAIN), worlds, default_encoder())
 
 
 def read_curve(folder: Path) -> tuple[CurvePoint, ...]:
@@ -76,7 +120,7 @@ def read_curve(folder: Path) -> tuple[CurvePoint, ...]:
     for point in training.read_curve(folder):
         if point.stage != stage:
             before, stage = (curve[-1].tokens if curve else 0), point.stage
-        label = _LABELS.get(stage, stage)
+        label = label_of(stage)
         tokens = point.tokens + before
         curve.append(CurvePoint(stage=label, step=point.step, tokens=tokens, loss=point.loss))
     return tuple(curve)
