@@ -107,3 +107,32 @@ def test_a_folder_that_is_not_there_has_no_list_of_suites(tmp_path: Path) -> Non
     done = palio("suite", "list", tmp_path / "nosuch")
     assert done.returncode == 2
     assert "no such folder" in done.stderr
+
+
+SHOUT = """
+import os, sys, warnings
+from palio.cli import main
+def app():
+    for module in ("transformers.trainer", "trl.trainer", "elsewhere"):
+        warnings.warn_explicit(f"from {module}", FutureWarning, "x", 1, module=module)
+    print(os.environ["HF_HUB_DISABLE_PROGRESS_BARS"])
+main.app = app
+main.run()
+"""
+
+
+def test_what_the_libraries_below_will_rename_does_not_reach_the_screen() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHOUT], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "1\n"
+    assert "from elsewhere" in done.stderr
+    assert "from tr" not in done.stderr
+    loud = subprocess.run(
+        [sys.executable, "-W", "default", "-c", SHOUT],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "from trl.trainer" in loud.stderr

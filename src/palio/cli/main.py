@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import warnings
 
 import typer
 
@@ -75,13 +76,19 @@ with either set to 64, at equal speed. Read when torch is imported, so set befor
 """
 
 
+QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+"""Our own progress is on the screen; bars of transformers would run through it."""
+
+
 def run() -> None:
     """Entry point: exit code 2 and one clear message for what palio or the system refuses.
 
     130 after Ctrl-C. Other exceptions are bugs of palio and keep their traceback.
     """
-    for name, capacity in KERNEL_CACHES.items():
-        os.environ.setdefault(name, capacity)
+    for name, value in (KERNEL_CACHES | QUIET).items():
+        os.environ.setdefault(name, value)
+    if not sys.warnoptions:  # what they will rename is no user's business; -W shows it
+        warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl)\.")
     try:
         app()
     except PalioError as error:
