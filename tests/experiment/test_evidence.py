@@ -8,7 +8,7 @@ import pytest
 from palio.evaluate.experiment.analysis import analyse
 from palio.evaluate.experiment.config import LabConfig, read_lab
 from palio.evaluate.experiment.evidence import LabRuns, points, verdict, write_evidence
-from palio.evaluate.experiment.plan import load_plan, plan_names
+from palio.evaluate.experiment.plan import Arm, Contrast, load_plan, plan_names
 from palio.evaluate.experiment.runs import read_runs
 from palio.records import ConfigError, from_json
 from tests.experiment.test_analysis import PLAN, first, run
@@ -37,6 +37,9 @@ def test_the_page_shows_every_seed_and_says_what_may_be_said(tmp_path):
     assert "| a | 75.0, 80.0, 70.0 | **75.0** |" in page
     assert "+35.0, +30.0, +25.0" in page
     assert "| higher |" in page
+    assert "| McNemar within a run |" in page
+    assert "| higher | 0.0156, 0.0312, 0.0625 |" in page
+    assert "n = 20 problems a run." in page
     assert "open: more seeds are needed" in page
     assert "yes" in page
     assert (tmp_path / "evidence" / "two.svg").read_text().startswith("<svg")
@@ -140,6 +143,7 @@ def test_sampled_plans_show_headroom_and_twins_are_named(tmp_path):
             lab=LAB.digest(),
             plan_digest=sampled.digest(),
             pass_at={"1": 0.5, "8": 0.75},
+            sampled=20,
             twin="other/arm/1" if (arm, seed) == ("b", 1) else "",
         )
         for arm in "abc"
@@ -147,8 +151,33 @@ def test_sampled_plans_show_headroom_and_twins_are_named(tmp_path):
     ]
     write_evidence([sampled], [LabRuns(LAB, runs)], tmp_path, "")
     page = (tmp_path / "evidence.md").read_text("utf-8")
-    assert "| pass@8 | gap | greedy | CAR |" in page
+    assert "| pass@8 | gap | greedy | CAR | greedy: product |" in page
+    assert "pass@1, pass@8 and their gap: 20 problems, 8 rollouts of each" in page
+    assert "Greedy ASR, its kinds, CAR and invented ids: 20 problems." in page
+    assert "McNemar" not in page
     assert "| a | 50.0, 50.0, 50.0 | **50.0** | 75.0 | 25.0 | 45.0 | 0.500 |" in page
     assert "two/b/1 was given what other/arm/1 was: one run." in page
     assert "two-headroom.svg" in page
     assert (tmp_path / "evidence" / "two-headroom.svg").read_text().startswith("<svg")
+
+
+def test_a_plan_about_exposure_shows_both_rates_and_no_kinds(tmp_path):
+    arm = Arm(name="a", note="what it is", exposed=0.5)
+    leak = msgspec.structs.replace(
+        PLAN, measure="exposed", arms=(arm,), contrasts=(Contrast(arm="a", against="a"),)
+    )
+    runs = [
+        msgspec.structs.replace(
+            run("a", seed, first(9)),
+            lab=LAB.digest(),
+            plan_digest=leak.digest(),
+            groups={"exposed": (8, 10), "unexposed": (1, 10)},
+            rows=1234,
+        )
+        for seed in range(2)
+    ]
+    write_evidence([leak], [LabRuns(LAB, runs)], tmp_path, "")
+    page = (tmp_path / "evidence.md").read_text("utf-8")
+    assert "- seed 1: exposed 80.0 % of 10, unexposed 10.0 % of 10; 1,234 training rows" in page
+    assert "| shop |" not in page
+    assert "- a: what it is" in page

@@ -134,7 +134,10 @@ def _told(plan: Plan, result: PlanResult, runs: Sequence[ArmRun]) -> dict[str, A
             for summary in result.arms
         ],
         "effects": [_effect(effect, plan.smallest) for effect in result.effects],
-        "notes": "\n".join([*_groups(plan, runs), *_twins(runs)]),
+        "exposed": plan.measure == "exposed",
+        "examined": _examined(plan, result, runs),
+        "tested": any(each.test for effect in result.effects for each in effect.seeds),
+        "notes": "\n".join([*_notes(plan), *_exposed(runs), *_groups(plan, runs), *_twins(runs)]),
     }
 
 
@@ -179,6 +182,7 @@ def _effect(effect: Effect, smallest: float) -> dict[str, str]:
         "mean": "" if effect.mean is None else f"**{points(effect.mean)}**",
         "interval": interval,
         "p": p_value(effect.p_holm),
+        "mcnemar": ", ".join(p_value(each.test.p_value) for each in effect.seeds if each.test),
         "detectable": "" if effect.detectable is None else f"{100 * effect.detectable:.1f}",
         "verdict": verdict(effect, smallest),
     }
@@ -199,6 +203,36 @@ def verdict(effect: Effect, smallest: float) -> str:
     if -smallest < effect.low and effect.high < smallest:
         return f"no effect as large as {100 * smallest:.0f} points"
     return "open: more seeds are needed"
+
+
+def _examined(plan: Plan, result: PlanResult, runs: Sequence[ArmRun]) -> str:
+    """How many problems each column is of."""
+    if not plan.samples:
+        return f"n = {result.n:,} problems a run."
+    sampled = max((run.sampled for run in runs), default=plan.sampled)
+    return (
+        f"pass@1, pass@{plan.samples} and their gap: {sampled:,} problems, {plan.samples} rollouts "
+        f"of each at temperature 1. Greedy ASR, its kinds, CAR and invented ids: {result.n:,} "
+        "problems."
+    )
+
+
+def _notes(plan: Plan) -> list[str]:
+    """What an arm is, where its name does not say it."""
+    return [f"- {arm.name}: {arm.note}" for arm in plan.arms if arm.note]
+
+
+def _exposed(runs: Sequence[ArmRun]) -> list[str]:
+    """Both rates that a plan about exposure takes the difference of, with their n."""
+    lines = []
+    for run in runs:
+        if "exposed" in run.groups:
+            told = (
+                f"{name} {100 * run.rate(name):.1f} % of {run.groups[name][1]:,}"
+                for name in ("exposed", "unexposed")
+            )
+            lines.append(f"- seed {run.seed}: {', '.join(told)}; {run.rows:,} training rows")
+    return lines
 
 
 def _twins(runs: Sequence[ArmRun]) -> list[str]:

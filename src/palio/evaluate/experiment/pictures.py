@@ -35,8 +35,9 @@ def effects_chart(plan: Plan, result: PlanResult) -> str:
         axes.tick_params(axis="y", labelcolor=INK)
         axes.set_ylim(-0.7, len(effects) - 0.3)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:+.0f}"))
+        n = f"{plan.sampled:,} x {plan.samples}" if plan.measure == "pass@1" else f"{result.n:,}"
         axes.set_xlabel(
-            f"percentage points ({plan.measure}, n = {result.n:,}) · dot: a seed · line: 95 % "
+            f"percentage points ({plan.measure}, n = {n}) · dot: a seed · line: 95 % "
             f"interval over seeds · band: below {100 * plan.smallest:.0f} points"
         )
         return svg(figure, name=f"effects-{plan.name}", label=f"{plan.question} Effects by seed")
