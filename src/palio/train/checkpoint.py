@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from palio import __version__
 from palio.records import InputError, IntegrityError, Provenance, bytes_digest, digest, to_json
+from palio.train.disk import saving
 from palio.train.model import ModelConfig, Qwen3
 from palio.train.tokenizer import ChatTokenizer
 from palio.world.artefacts import file_digest, read_manifest
@@ -55,19 +56,23 @@ def save_checkpoint(
         inputs: name -> digest of what it was trained on.
         counts: what it was trained on, in numbers.
         seed: of the training.
+
+    Raises:
+        PalioError: the disk is full; the older checkpoint is untouched.
     """
     scratch = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
     weights = {
         name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()
     }
-    save_file(weights, scratch / WEIGHTS, metadata={"format": "pt"})
     shape = model.config.to_transformers(pad=tokenizer.pad, end=tokenizer.end)
-    (scratch / "config.json").write_text(json.dumps(shape, indent=1), "utf-8")
     generation = {"eos_token_id": tokenizer.end, "pad_token_id": tokenizer.pad}
-    (scratch / "generation_config.json").write_text(json.dumps(generation), "utf-8")
-    tokenizer.save(scratch)
+    with saving("the checkpoint", folder, half=scratch):
+        scratch.mkdir(parents=True)
+        save_file(weights, scratch / WEIGHTS, metadata={"format": "pt"})
+        (scratch / "config.json").write_text(json.dumps(shape, indent=1), "utf-8")
+        (scratch / "generation_config.json").write_text(json.dumps(generation), "utf-8")
+        tokenizer.save(scratch)
     return seal(scratch, folder, config=config, inputs=inputs, counts=counts, seed=seed)
 
 
@@ -92,11 +97,12 @@ def seal(
         counts=dict(counts),
         seed=seed,
     )
-    (scratch / MANIFEST).write_bytes(to_json(manifest))
-    for path in (*map(scratch.joinpath, files), scratch / MANIFEST):
-        with path.open("rb") as handle:
-            os.fsync(handle.fileno())
-    _replace(scratch, folder)
+    with saving("the checkpoint", folder, half=scratch):
+        (scratch / MANIFEST).write_bytes(to_json(manifest))
+        for path in (*map(scratch.joinpath, files), scratch / MANIFEST):
+            with path.open("rb") as handle:
+                os.fsync(handle.fileno())
+        _replace(scratch, folder)
     return manifest
 
 

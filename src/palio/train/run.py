@@ -35,6 +35,7 @@ from palio.rollout.config import hold_config
 from palio.rollout.journal import lock_folder
 from palio.train.backend import backend_of
 from palio.train.checkpoint import CHECKPOINT, MANIFEST, checkpoint_folder
+from palio.train.disk import saving
 from palio.train.ground import Ground
 from palio.train.inputs import Reserve, open_corpus, taught
 from palio.train.loop import Point
@@ -137,6 +138,7 @@ def train(
         ConfigError: a stage needs training problems or a checkpoint before it.
         ResumeError: a stage in the folder was made from other settings or inputs; names them.
         IntegrityError: the loss is not a number, or a finished stage's files were changed.
+        PalioError: the disk is full; nothing that was there is overwritten.
     """
     return _Chain(recipe, corpus, out, ground, options or Options()).go()
 
@@ -228,8 +230,9 @@ class _Chain:
         context = self._context(number, stage, inputs)
         kind = self.kinds[number - 1]
         report = lambda share, note: self._report(number, stage, share, note)  # noqa: E731
-        made = kind.run(stage.settings, context, previous, folder, report)
-        return self._finish(stage, folder, made, inputs)
+        with saving(f"what stage {stage.name!r} writes", folder):
+            made = kind.run(stage.settings, context, previous, folder, report)
+            return self._finish(stage, folder, made, inputs)
 
     def _hold(self, number: int, folder: Path, held: dict[str, Any]) -> None:
         """Refuse to mix two runs; with `redo`, drop the changed stage and those after it."""

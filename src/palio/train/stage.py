@@ -150,6 +150,16 @@ def append_metrics(folder: Path, row: Mapping[str, Any] | Record) -> None:
         file.write(to_json(row) + b"\n")
 
 
+def trim_metrics(folder: Path, step: int) -> None:
+    """Drop measurements beyond the state that a stage goes on from; the file is never half."""
+    rows = read_metrics(folder)
+    kept = [row for row in rows if row.get("step", 0) <= step]
+    if len(kept) < len(rows) or (rows and not (folder / METRICS).read_bytes().endswith(b"\n")):
+        scratch = folder / f".{METRICS}.new"
+        scratch.write_bytes(b"".join(to_json(row) + b"\n" for row in kept))
+        scratch.replace(folder / METRICS)
+
+
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The measurements of a stage; a last line torn by a kill is left out."""
     path = folder / METRICS

@@ -18,9 +18,10 @@ from palio.records import IntegrityError, Record, from_json
 from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.places import sft_trainer
 from palio.train.backends.weights import load_model, load_tokenizer
+from palio.train.disk import saving
 from palio.train.recipe import LoraConfig, PretrainedModel
 from palio.train.settings import TrlSettings
-from palio.train.stage import METRICS, append_metrics, read_metrics
+from palio.train.stage import append_metrics, trim_metrics
 
 FILE, ROWS, TRAINER, SAVED = "job.json", "rows.msgpack", "trainer", "saved"
 
@@ -154,11 +155,8 @@ def _watch(job: SftJob, note: Note) -> Any:
 
     class Watch(TrainerCallback):  # type: ignore[misc]
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-            kept = [m for m in read_metrics(job.place) if m["step"] <= state.global_step]
             if state.is_world_process_zero:
-                (job.place / METRICS).unlink(missing_ok=True)
-                for row in kept:
-                    append_metrics(job.place, row)
+                trim_metrics(job.place, state.global_step)
 
         def on_log(
             self,
@@ -196,7 +194,8 @@ def _save(trainer: Any, codec: PretrainedCodec, job: SftJob) -> None:
         return
     folder = job.place / SAVED
     if job.model.lora is not None:
-        model.save_pretrained(folder / "adapter", state_dict=state)
+        with saving("the adapter", folder, half=folder):
+            model.save_pretrained(folder / "adapter", state_dict=state)
         model = model.merge_and_unload()
         state = None
     save_whole(model, codec, folder, state)
@@ -210,8 +209,9 @@ def save_whole(model: Any, codec: PretrainedCodec, folder: Path, state: Any = No
         del model.config.quantization_config
     model.config.use_cache = True
     model.generation_config = GenerationConfig(eos_token_id=codec.end, pad_token_id=codec.pad)
-    model.save_pretrained(folder, state_dict=state)
-    codec.tokenizer.save_pretrained(folder)
+    with saving("the weights", folder, half=folder):
+        model.save_pretrained(folder, state_dict=state)
+        codec.tokenizer.save_pretrained(folder)
 
 
 if __name__ == "__main__":

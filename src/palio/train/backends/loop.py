@@ -12,9 +12,10 @@ import msgspec
 import torch
 
 from palio.broker.upstream import Upstream
-from palio.records import InputError, PalioError
+from palio.records import InputError
 from palio.train.backend import Source, Talk
 from palio.train.checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, save_checkpoint
+from palio.train.disk import saving
 from palio.train.engine import Engine
 from palio.train.heads import lay_out_heads
 from palio.train.loop import Mixture, Point, Progress, Stage
@@ -23,7 +24,7 @@ from palio.train.optimiser import Optimiser
 from palio.train.recipe import PalioModel
 from palio.train.rows import rows_digest
 from palio.train.settings import SftSettings
-from palio.train.stage import METRICS, Context, Report, StageResult, append_metrics, read_metrics
+from palio.train.stage import Context, Report, StageResult, append_metrics, trim_metrics
 from palio.train.team import Team
 from palio.train.text import template_digest
 from palio.train.tokenizer import ChatTokenizer, Encoded, train_tokenizer
@@ -172,14 +173,7 @@ class _Run:
             self.model.load_state_dict(saved["model"])
             self.optimiser.load_state_dict(saved["optimiser"])
             self.stage.progress.restore(saved["progress"])
-        self._trim_curve(self.stage.progress.step)
-
-    def _trim_curve(self, step: int) -> None:
-        """Drop points beyond the state that the stage goes on from."""
-        kept = [row for row in read_metrics(self.out) if row.get("step", 0) <= step]
-        (self.out / METRICS).unlink(missing_ok=True)
-        for row in kept:
-            append_metrics(self.out, row)
+        trim_metrics(self.out, self.stage.progress.step)
 
     def _note(self, point: Point) -> None:
         append_metrics(self.out, point)
@@ -194,16 +188,9 @@ class _Run:
             "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
         }
-        try:
+        with saving(f"the state of step {now.step}", self.out / STATE, half=scratch):
             with scratch.open("wb") as file:
                 torch.save(state, file)
                 file.flush()
                 os.fsync(file.fileno())
             scratch.replace(self.out / STATE)
-        except (OSError, RuntimeError) as error:
-            scratch.unlink(missing_ok=True)
-            raise PalioError(
-                f"the state of stage {self.context.name!r} cannot be saved: {error}",
-                where=str(self.out),
-                remedy="make room on the disk and run the same again: the last state is kept",
-            ) from error

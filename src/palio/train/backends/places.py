@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from palio.train.disk import WholeStates
+
 IGNORED = -100
 
 
@@ -22,10 +24,13 @@ def sft_trainer() -> type[Any]:
 
     SFTTrainer: Any = trl.SFTTrainer  # type: ignore[attr-defined]  # noqa: N806 - a class
 
-    if torch.cuda.is_available():
-        return SFTTrainer  # type: ignore[no-any-return]
+    class StockTrainer(WholeStates, SFTTrainer):  # type: ignore[misc]
+        pass
 
-    class PlacesTrainer(SFTTrainer):  # type: ignore[misc]
+    if torch.cuda.is_available():
+        return StockTrainer
+
+    class PlacesTrainer(StockTrainer):
         def compute_loss(
             self,
             model: Any,

@@ -85,10 +85,7 @@ class PretrainedBackend:
         if settings.trl.launch:
             _launched(job, settings.trl.launch)
         else:
-            try:
-                run_job(job, report)
-            except OSError as error:
-                raise disk_error(error, out) from error
+            run_job(job, report)
         return self._finish(job, sources, out, context)
 
     def _finish(
@@ -169,12 +166,3 @@ def _launched(job: SftJob, launch: Sequence[str]) -> None:
             where=str(job.place / "launch.log"),
             remedy="read the log; run the same again to go on from the last state",
         )
-
-
-def disk_error(error: OSError, folder: Path) -> PalioError:
-    """What is said when a state or a checkpoint cannot be written."""
-    return PalioError(
-        f"a file cannot be written: {error.strerror or error}",
-        where=str(error.filename or folder),
-        remedy="make room on the disk and run the same again: the last state is kept",
-    )

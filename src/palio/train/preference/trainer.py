@@ -15,6 +15,7 @@ from datasets import Dataset  # type: ignore[import-untyped]
 from trl.trainer.kto_trainer import DataCollatorForUnpairedPreference, KTOTrainer
 from trl.trainer.utils import pad
 
+from palio.train.disk import WholeStates
 from palio.train.preference.labels import Labelled
 
 _COLUMNS = ["completion_mask", "KL_completion_mask"]
@@ -38,7 +39,7 @@ class MaskedCollator(DataCollatorForUnpairedPreference):
         return output
 
 
-class MaskedKtoTrainer(KTOTrainer):
+class MaskedKtoTrainer(WholeStates, KTOTrainer):
     """`KTOTrainer` over rows that hold token ids and masks; see `kto_dataset`."""
 
     def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:

@@ -20,6 +20,7 @@ from trl.trainer.distillation_trainer import DistillationTrainer
 
 from palio.records import ConfigError, InputError, Profile
 from palio.train.checkpoint import CHECKPOINT
+from palio.train.disk import WholeStates
 from palio.train.rl.audit import audit_means
 from palio.train.rl.hooks import (
     MetricsFile,
@@ -79,7 +80,7 @@ class DistillSettings(StageSettings, frozen=True, omit_defaults=False, forbid_un
         return Play(**{name: getattr(self, name) for name in shared})
 
 
-class WorldDistillationTrainer(DistillationTrainer):
+class WorldDistillationTrainer(WholeStates, DistillationTrainer):
     """`DistillationTrainer` over rollouts of a roller.
 
     Args:

@@ -16,7 +16,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from palio.records import ConfigError, IntegrityError
 from palio.train.settings import TrlSettings
-from palio.train.stage import METRICS, Report, append_metrics, read_metrics
+from palio.train.stage import Report, append_metrics, read_metrics, trim_metrics
 
 STATES = "states"
 """Subfolder of a stage with TRL's own checkpoints, which a killed run goes on from."""
@@ -96,12 +96,8 @@ class MetricsFile(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Drop lines beyond the state that the run goes on from."""
         del args, control
-        if not state.is_world_process_zero:
-            return
-        kept = [row for row in read_metrics(self._out) if row.get("step", 0) <= state.global_step]
-        (self._out / METRICS).unlink(missing_ok=True)
-        for row in kept:
-            append_metrics(self._out, row)
+        if state.is_world_process_zero:
+            trim_metrics(self._out, state.global_step)
 
     def on_log(
         self,

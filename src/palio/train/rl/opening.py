@@ -14,6 +14,7 @@ from palio.records import ConfigError, InputError
 from palio.train.backends.job import adapter
 from palio.train.backends.weights import load_model
 from palio.train.checkpoint import seal
+from palio.train.disk import saving
 from palio.train.recipe import PretrainedModel
 from palio.train.rl.policy import OwnPolicy, Policy, TransformersPolicy
 from palio.train.stage import Context
@@ -59,8 +60,9 @@ def _pretrained(shape: PretrainedModel, context: Context, checkpoint: Path | Non
         scratch = folder.with_name(f".{folder.name}.new")
         shutil.rmtree(scratch, ignore_errors=True)
         whole: Any = policy.copy()
-        whole.save_pretrained(scratch)
-        tokenizer.save_pretrained(scratch)
+        with saving("the weights", folder, half=scratch):
+            whole.save_pretrained(scratch)
+            tokenizer.save_pretrained(scratch)
         seal(scratch, folder, **manifest)
 
     policy = TransformersPolicy(model, tokenizer, codec, write)

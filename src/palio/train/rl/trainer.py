@@ -22,6 +22,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
+from palio.train.disk import WholeStates
 from palio.train.rl.advantages import (
     CreditKind,
     outcome_advantages,
@@ -64,7 +65,7 @@ class Scheme(NamedTuple):
     probe_every: int = 1
 
 
-class StepGrpoTrainer(GRPOTrainer):
+class StepGrpoTrainer(WholeStates, GRPOTrainer):
     """`GRPOTrainer` over a roller; see the module.
 
     Args:

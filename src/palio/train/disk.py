@@ -1,0 +1,85 @@
+"""What is saved is whole or absent: a full disk is a clear error, and what was there stays."""
+
+from __future__ import annotations
+
+import errno
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from palio.records import PalioError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
+_RUST = re.compile(r"os error (\d+)")
+_TORCH = re.compile(r"inline_container|PytorchStreamWriter|write\(\): fd \d+ failed")
+"""torch.save says it in words only, a different one for each place that it may notice at."""
+
+
+def refused(error: BaseException) -> bool:
+    """Whether the disk did not take what was written: full, over a limit, broken, read-only."""
+    if isinstance(error, OSError):
+        return error.errno in _FULL
+    if isinstance(error, SafetensorError):
+        found = _RUST.search(str(error))
+        return found is not None and int(found[1]) in _FULL
+    return isinstance(error, RuntimeError) and _TORCH.search(str(error)) is not None
+
+
+@contextmanager
+def saving(what: str, place: Path, *, half: Path | None = None) -> Iterator[None]:
+    """While open, a disk that takes no more is told as such; every other error passes.
+
+    Args:
+        what: is being saved, for the message.
+        place: where, for the message.
+        half: file or folder that is removed when it could not be finished: it fills the disk.
+
+    Raises:
+        PalioError: the disk is full or read-only, or a limit is reached.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:
+        if not refused(error):
+            raise
+        if half is not None:
+            _drop(half)
+        raise PalioError(
+            f"{what} cannot be saved: {_reason(error)}",
+            where=str(getattr(error, "filename", None) or place),
+            remedy="make room on the disk and run the same again: the last state is kept",
+        ) from error
+
+
+def _drop(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _reason(error: BaseException) -> str:
+    """What the system said: torch hides it behind a count of bytes."""
+    told = error.__context__ if isinstance(error, RuntimeError) else error
+    if isinstance(told, OSError) and told.strerror:
+        return told.strerror
+    return str(error).strip().split("\n")[0][:200]
+
+
+class WholeStates:
+    """First base of a trainer of transformers: its states are saved as `saving` has it.
+
+    What transformers writes last is `trainer_state.json`, so a state that a kill cut short is not
+    taken for a whole one.
+    """
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        args, step = self.args, self.state.global_step  # type: ignore[attr-defined]
+        half = Path(args.output_dir) / f"checkpoint-{step}"
+        with saving(f"the state of step {step}", half, half=half):
+            super()._save_checkpoint(model, trial)  # type: ignore[misc]
