@@ -25,8 +25,9 @@ from safetensors.torch import load_file
 from palio.judging.encoders import default_encoder
 from palio.records import ConfigError, IntegrityError, Message, MissingDependencyError, PalioError
 from palio.train.backend import Talk
-from palio.train.backends.codec import PretrainedCodec, check_template, tool_segments
+from palio.train.backends.codec import PretrainedCodec, tool_segments
 from palio.train.backends.qwen import qwen_tokenizer
+from palio.train.backends.templates import check_template
 from palio.train.backends.weights import load_model, load_tokenizer, located
 from palio.train.checkpoint import save_checkpoint
 from palio.train.ground import Ground

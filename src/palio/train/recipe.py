@@ -86,9 +86,10 @@ class PretrainedModel(Record, frozen=True, omit_defaults=False, forbid_unknown_f
         dtype: of the weights, a name of torch.
         lora: adapter; None: all weights are trained.
         attention: implementation that transformers is asked for; "palio" is ours, for CPU cores.
-        template: file of another chat template, with generation marks; "" for palio's own, in which
-            a conversation's text is a prefix of every longer one's; "signatures" for the same with
-            tools as one line each, not as JSON schemas.
+        template: file of another chat template; "" for palio's own, "signatures" for the same with
+            tools as one line each, not as JSON schemas. A file must mark with `generation` what the
+            assistant writes, write it as palio does, and never rewrite what was said before; rows,
+            rollouts and the server then have its text.
         shape: configuration of random weights; only a dry run has any.
         rehearsal: what a dry run uses.
     """
@@ -222,7 +223,8 @@ def read_recipe(raw: Mapping[str, Any], *, where: str = "") -> Recipe:
     """A recipe from plain data: keys name, seed, model, data, stage.
 
     Raises:
-        ConfigError: an unknown key, a wrong type, a stage of an unknown kind, a name used twice.
+        ConfigError: an unknown key, a wrong type, a stage of an unknown kind, a name used twice, a
+            chat template that cannot be kept to.
     """
     unknown = sorted(raw.keys() - {"name", "seed", "model", "data", "stage"})
     if unknown:
@@ -232,14 +234,27 @@ def read_recipe(raw: Mapping[str, Any], *, where: str = "") -> Recipe:
     if backend not in ("palio", "transformers"):
         raise ConfigError(f"no backend is called {backend!r}", where=where)
     ours = backend == "palio"
+    pretrained = None if ours else _read(model, PretrainedModel, "model", where)
+    if pretrained is not None and pretrained.template:
+        _check_template(pretrained.template)
     return Recipe(
         name=_read(raw.get("name", "recipe"), str, "name", where),
         seed=_read(raw.get("seed", 0), int, "seed", where),
         model=_read(model, PalioModel, "model", where) if ours else None,
-        pretrained=None if ours else _read(model, PretrainedModel, "model", where),
+        pretrained=pretrained,
         data=_read(raw.get("data", {}), DataConfig, "data", where),
         stages=_stages(_read(raw.get("stage", []), list[dict[str, Any]], "stage", where), where),
     )
+
+
+def _check_template(named: str) -> None:
+    from palio.train.backends.codec import template_text
+    from palio.train.backends.templates import check_template
+
+    try:
+        check_template(template_text(named))
+    except ConfigError as error:
+        raise ConfigError(error.what, where=error.where or named, remedy=error.remedy) from error
 
 
 def _stages(tables: Sequence[dict[str, Any]], where: str) -> tuple[StageEntry, ...]:

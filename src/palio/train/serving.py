@@ -10,12 +10,16 @@ from typing import Protocol, runtime_checkable
 
 from palio.broker.upstream import Upstream
 from palio.records import InputError
-from palio.train.checkpoint import checkpoint_folder, checkpoint_name
+from palio.train.checkpoint import MANIFEST, checkpoint_folder, checkpoint_name
 from palio.train.engine import Engine
+from palio.train.text import chat_template
 from palio.train.tokenizer import PAD
 
 KEPT = 8
 """Conversations with a pretrained model that are kept ready: 5,000 tokens of SmolLM2 are 115 MB."""
+
+TEMPLATE = "chat_template.jinja"
+"""File of a checkpoint; `transformers` writes it beside the tokenizer."""
 
 
 @runtime_checkable
@@ -41,6 +45,7 @@ def open_checkpoint(
 
     Raises:
         InputError: no readable checkpoint.
+        ConfigError: it was trained with a chat template that cannot be rendered as it was.
     """
     folder = checkpoint_folder(named)
     if is_own(folder):
@@ -53,16 +58,18 @@ def open_checkpoint(
     from palio.train.backends.codec import PretrainedCodec
     from palio.train.backends.served import Served
     from palio.train.backends.slots import sampler_of
-    from palio.train.backends.weights import load_model, load_tokenizer
+    from palio.train.backends.weights import load_model, load_tokenizer, sampled
     from palio.train.recipe import PretrainedModel
 
     torch.set_num_threads(threads)
     source = PretrainedModel(path=str(folder), dtype=_dtype(folder))
-    model = load_model(source, folder, 0).eval()
-    if torch.cuda.is_available():
-        model = model.to("cuda")
-    codec = PretrainedCodec(load_tokenizer(source, folder))
-    with sampler_of(model, end=codec.end, slots=min(slots, KEPT)) as sampler:
+    tokenizer = load_tokenizer(source, folder)
+    trained = (folder / MANIFEST).is_file()
+    codec = PretrainedCodec(tokenizer, (tokenizer.chat_template or "") if trained else "")
+    with (
+        sampled(load_model(source, folder, 0)) as model,
+        sampler_of(model, end=codec.end, slots=min(slots, KEPT)) as sampler,
+    ):
         yield Served(sampler, codec, name=checkpoint_name(named), longest=longest)
 
 
@@ -74,7 +81,7 @@ def _dtype(folder: Path) -> str:
 
 
 def is_own(folder: Path) -> bool:
-    """Whether a checkpoint has one of palio's own vocabularies.
+    """Whether a checkpoint has one of palio's own vocabularies and the chat text that goes with it.
 
     Raises:
         InputError: the folder is no checkpoint.
@@ -90,4 +97,7 @@ def is_own(folder: Path) -> bool:
             remedy="name a checkpoint folder of `palio train`",
         ) from error
     ours = any(token.get("content") == PAD for token in added)
-    return ours and shape.get("model_type") == "qwen3"
+    template = folder / TEMPLATE
+    # a model of ours that was trained on as a pretrained one reads what that one's template writes
+    alike = not template.is_file() or template.read_text("utf-8") == chat_template()
+    return ours and alike and shape.get("model_type") == "qwen3"

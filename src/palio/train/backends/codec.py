@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -13,10 +12,10 @@ import msgspec
 
 from palio.records import ConfigError, InputError, Message, bytes_digest
 from palio.train.backend import Talk
-from palio.train.text import END, REPLY, Segment, chat_template, segments
+from palio.train.backends.templates import check_template, template_segments
+from palio.train.text import END, Segment, chat_template, segments
 from palio.train.tokenizer import Encoded
 
-_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 TEMPLATE = "chat_template_tools.jinja"
 SIGNATURES = "signatures"
 """Name in a recipe of the template that lists one line a tool."""
@@ -57,10 +56,21 @@ _LISTINGS: dict[str, Listing] = {TEMPLATE: schema_list, _FILES[SIGNATURES]: sign
 
 
 def template_text(named: str) -> str:
-    """The chat template that a recipe names: "" for the model's or our own, a name, or a file."""
+    """The chat template that a recipe names: "" for the model's or our own, a name, or a file.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
     if named in _FILES:
         return chat_template(_FILES[named])
-    return Path(named).read_text("utf-8") if named else ""
+    try:
+        return Path(named).read_text("utf-8") if named else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the chat template cannot be read: {error}",
+            where=named,
+            remedy=f"name a file, {SIGNATURES!r}, or leave `template` empty",
+        ) from error
 
 
 def tool_segments(
@@ -91,22 +101,28 @@ class PretrainedCodec:
 
     Args:
         tokenizer: a fast tokenizer with the ChatML marks.
-        template: another chat template, which must mark what the assistant writes; "" for the
-            tokenizer's where it is one of ours, as that of a checkpoint is, else for ours.
+        template: another chat template, see `templates`; "" for the tokenizer's where that is one
+            that conversations can be trained with, as a checkpoint's is, else for ours.
 
     Raises:
         InputError: the vocabulary has no end mark.
-        ConfigError: the template has no generation marks.
+        ConfigError: `templates.check_template` refuses the template.
     """
 
     def __init__(self, tokenizer: Any, template: str = "") -> None:
         self.tokenizer = tokenizer
         ours = {chat_template(name): listing for name, listing in _LISTINGS.items()}
+        marks = tokenizer.special_tokens_map.items()
+        self._marks = {name: str(mark) for name, mark in marks if not isinstance(mark, list)}
         held = getattr(tokenizer, "chat_template", None)
-        self.template = template or (held if held in ours else chat_template(TEMPLATE))
-        self._listing = ours.get(self.template)
-        check_template(self.template)
-        self.tokenizer.chat_template = self.template
+        if not template:
+            keeps = held in ours or self._keeps(held)
+            template = str(held) if keeps else chat_template(TEMPLATE)
+        elif template not in ours:
+            check_template(template, self._marks)
+        self.template = template
+        self._listing = ours.get(template)
+        self.tokenizer.chat_template = template
         found = tokenizer.convert_tokens_to_ids(END)
         if found is None or found == tokenizer.unk_token_id:
             raise InputError(
@@ -115,6 +131,14 @@ class PretrainedCodec:
             )
         self.end = int(found)
         self.pad = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else found)
+
+    def _keeps(self, held: Any) -> bool:
+        """Whether the tokenizer's own template is one to train with; most models' are not."""
+        try:
+            check_template(str(held or ""), self._marks)
+        except ConfigError:
+            return False
+        return True
 
     @property
     def template_digest(self) -> str:
@@ -135,7 +159,7 @@ class PretrainedCodec:
 
     def encode_talks(self, talks: Sequence[Talk]) -> list[Encoded]:
         """Ids and masks of whole conversations."""
-        return [self._encode(talk) if self._listing else self._rendered(talk) for talk in talks]
+        return [self._encode(talk) for talk in talks]
 
     def _encode(self, talk: Talk) -> Encoded:
         made = Encoded([], [])
@@ -148,30 +172,8 @@ class PretrainedCodec:
             made.trained.extend([trained] * len(ids))
         return made
 
-    def _rendered(self, talk: Talk) -> Encoded:
-        made = self.tokenizer.apply_chat_template(
-            [message.to_openai() for message in talk.messages],
-            tools=[msgspec.to_builtins(tool) for tool in talk.tools] or None,
-            return_dict=True,
-            return_assistant_tokens_mask=True,
-        )
-        return Encoded(list(made["input_ids"]), [bool(on) for on in made["assistant_masks"]])
-
     def segments(self, messages: Sequence[Message], tools: Sequence[Any]) -> Iterator[Segment]:
-        """The pieces of a conversation, for prompts."""
-        return tool_segments(messages, tools, self._listing or schema_list)
-
-
-def check_template(template: str) -> None:
-    """A template must mark what the assistant writes, or the loss mask is empty or everything.
-
-    Raises:
-        ConfigError: it has no `generation` block.
-    """
-    if not _GENERATION.search(template):
-        raise ConfigError(
-            "the chat template does not mark what the assistant writes",
-            remedy="wrap it in {% generation %} ... {% endgeneration %}, or leave `template` empty",
-        )
-    if "{{" not in template or REPLY.split("\n")[0] not in template:
-        raise ConfigError("the chat template is not one of ChatML turns")
+        """The pieces of a conversation, as the template writes them: for rows and for prompts."""
+        if self._listing is None:
+            return template_segments(self.template, messages, tools, self._marks)
+        return tool_segments(messages, tools, self._listing)

@@ -1,0 +1,192 @@
+"""A chat template that a user brings is rendered as it stands everywhere, or it is refused.
+
+Training, rollouts, evaluation and serving all ask for the pieces of a conversation. What stands
+between the assistant's turns is the template's own business. What palio relies on is checked: an
+assistant turn must be written as it was sampled, and a conversation must be a prefix of every
+longer one, or the model would read other text at sampling than it was trained on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from jinja2 import TemplateError
+
+from palio.records import ConfigError, FunctionCall, Message, ToolCall
+from palio.train.text import END, REPLY, Segment, assistant_text
+
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_REMEDY = "correct the template, or leave `template` empty for palio's own"
+MARKS = {"bos_token": "<s>", "eos_token": END, "pad_token": END, "unk_token": "<unk>"}
+"""Special tokens of no tokenizer in particular, to try a template with before there is one."""
+
+
+def template_segments(
+    template: str,
+    messages: Sequence[Message],
+    tools: Sequence[Any] = (),
+    marks: Mapping[str, str] = MARKS,
+) -> Iterator[Segment]:
+    """What a template writes, in pieces; its generation blocks are what is trained.
+
+    Args:
+        template: Jinja, as `transformers` takes it.
+        messages: the conversation.
+        tools: records or plain nested OpenAI schemas.
+        marks: special tokens by the names that templates know, e.g. `bos_token`.
+
+    Raises:
+        ConfigError: it cannot be rendered, or does not write an assistant turn as it was sampled.
+    """
+    text, spans = _rendered(template, messages, tools, marks)
+    said = [assistant_text(each) + END for each in messages if each.role == "assistant"]
+    written = [text[start:end] for start, end in spans]
+    if written != said:
+        pairs = zip([*written, *[""] * len(said)], [*said, *[""] * len(written)], strict=False)
+        got, wanted = next((a, b) for a, b in pairs if a != b)
+        raise ConfigError(
+            f"the chat template writes an assistant turn as {got!r}, and not as {wanted!r}, which "
+            "is what a model samples and palio reads",
+            remedy="its generation block must hold thinking, content, calls with their arguments "
+            "as they stand, and <|im_end|>",
+        )
+    return _cut(text, spans)
+
+
+def _cut(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[Segment]:
+    at = 0
+    for start, end in spans:
+        yield Segment(text[at:start], False)
+        yield Segment(text[start:end], True)
+        at = end
+    yield Segment(text[at:], False)
+
+
+def _rendered(
+    template: str,
+    messages: Sequence[Message],
+    tools: Sequence[Any],
+    marks: Mapping[str, str],
+    *,
+    reply: bool = False,
+) -> tuple[str, list[tuple[int, int]]]:
+    """The text and the places of its generation blocks, by the renderer of `transformers`."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    try:
+        texts, spans = render_jinja_template(
+            conversations=[[message.to_openai() for message in messages]],
+            tools=[msgspec.to_builtins(tool) for tool in tools] or None,
+            chat_template=template,
+            return_assistant_tokens_mask=True,
+            add_generation_prompt=reply,
+            **marks,
+        )
+    except (TemplateError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the chat template cannot be rendered: {error}", remedy=_REMEDY
+        ) from error
+    return texts[0], list(spans[0])
+
+
+def check_template(template: str, marks: Mapping[str, str] = MARKS) -> None:
+    """Try a template on conversations with all that can be in one.
+
+    Raises:
+        ConfigError: it has no generation marks, depends on the time, rewrites what was said before,
+            or opens a turn otherwise than palio does.
+    """
+    if not _GENERATION.search(template):
+        raise ConfigError(
+            "the chat template does not mark what the assistant writes",
+            remedy="wrap it in {% generation %} ... {% endgeneration %}, or leave `template` empty",
+        )
+    if "strftime_now" in template:
+        raise ConfigError(
+            "the chat template tells the time, so that no model reads what it was trained on",
+            remedy=_REMEDY,
+        )
+    for tools in ((), _TOOLS):
+        for talk in (_TALK, _TALK[1:]):
+            _check_talk(template, talk, tools, marks)
+
+
+def _check_talk(
+    template: str, talk: Sequence[Message], tools: Sequence[Any], marks: Mapping[str, str]
+) -> None:
+    """Every prompt on the way must be where the text of the whole conversation has its turn."""
+    before = ""
+    turns = (at for at, message in enumerate(talk) if message.role == "assistant")
+    for part, trained in template_segments(template, talk, tools, marks):
+        if trained:
+            earlier = talk[: next(turns)]
+            plain, _ = _rendered(template, earlier, tools, marks)
+            opened, _ = _rendered(template, earlier, tools, marks, reply=True)
+            if opened != before:
+                raise ConfigError(
+                    "the chat template writes the beginning of a conversation otherwise once there "
+                    f"is more of it: {_departure(opened, before)}",
+                    remedy="keep the thinking of every turn, and add nothing to the last one only",
+                )
+            if opened != plain + REPLY:
+                raise ConfigError(
+                    f"the chat template does not open a turn with {REPLY!r}: "
+                    f"{_departure(opened, plain + REPLY)}",
+                    remedy=_REMEDY,
+                )
+        before += part
+
+
+def _departure(one: str, other: str) -> str:
+    """Where two texts part, with a little of both."""
+    length = min(len(one), len(other))
+    at = next((n for n in range(length) if one[n] != other[n]), length)
+    return f"{one[at : at + 40]!r} against {other[at : at + 40]!r}"
+
+
+def _call(name: str, arguments: str) -> ToolCall:
+    return ToolCall(id=f"call_{len(name)}", function=FunctionCall(name=name, arguments=arguments))
+
+
+_TOOLS: tuple[dict[str, Any], ...] = tuple(
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "One of two.",
+            "parameters": {
+                "type": "object",
+                "properties": {"q": {"type": "string", "description": "Words."}},
+                "required": ["q"],
+            },
+        },
+    }
+    for name in ("find_product", "terminate")
+)
+_TALK = (
+    Message(role="system", content="Be brief."),
+    Message(role="user", content="a mug"),
+    Message(
+        role="assistant",
+        reasoning_content="two\n searches. ",
+        tool_calls=(
+            _call("find_product", '{"q":"café <b>", "page": 1}'),
+            _call("terminate", "{}"),
+        ),
+    ),
+    Message(role="tool", content="[]", tool_call_id="call_12"),
+    Message(role="tool", content="{}", tool_call_id="call_9"),
+    Message(
+        role="assistant",
+        reasoning_content="",
+        content=" none \n",
+        tool_calls=(_call("find_product", '{"q":"mug"}'),),
+    ),
+    Message(role="tool", content="[1]", tool_call_id="call_12"),
+    Message(role="assistant", content="It is 1."),
+    Message(role="user", content="thanks"),
+    Message(role="assistant", reasoning_content="polite", content=""),
+)
