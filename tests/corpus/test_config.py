@@ -44,6 +44,8 @@ def test_toml_overrides_defaults(tmp_path: Path) -> None:
         ("[weights]\nlength = 1.0", "length"),
         ('pipeline = "0"', "pipeline 0"),
         ("agentic = ", "TOML|value|Invalid"),
+        ('heldout_banks = [""]', "imported"),
+        ('heldout_banks = ["b"]\n[fractions]\ntrain = 0.5\ndevelopment = 0.5', "no pool to go"),
     ],
 )
 def test_nonsense_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -72,9 +74,23 @@ def test_the_digest_covers_every_field() -> None:
         "unanimous": True, "validators": 2, "per_cluster": 1, "same_calls": True,
         "near_duplicates": 0.9, "scrub": ("secrets",), "phone_region": "",
         "oracle_search": False, "salvaged": True, "salvaged_share": 0.5,
+        "heldout_banks": ("compact-list",),
         "pipeline": "1",
     }  # fmt: skip
     assert changes.keys() == {field.name for field in msgspec.structs.fields(CorpusConfig)}
     for name, value in changes.items():
         seen.add(msgspec.structs.replace(base, **{name: value}).digest())
     assert len(seen) == len(changes) + 1
+
+
+def test_without_held_out_wordings_nothing_is_other_than_it_was(tmp_path: Path) -> None:
+    """The digest is that of the version before there was the key: published runs name it."""
+    before = "sha256:bebafb4424070b3369522033a72d823e3be55a981312e525f1a56a346a231c64"
+    assert CorpusConfig().digest() == before
+    assert CorpusConfig(heldout_banks=()).digest() == before
+    assert "heldout_banks" not in msgspec.to_builtins(CorpusConfig())
+    path = tmp_path / "corpus.toml"
+    path.write_text('heldout_banks = ["b", "a", "b"]')
+    named = read_config(path)
+    assert named.banks == ("a", "b")
+    assert named.digest() == CorpusConfig(heldout_banks=("a", "b")).digest() != before

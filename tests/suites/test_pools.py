@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from random import Random
 
 import msgspec
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from palio.records import ConfigError, IntegrityError, Problem
 from palio.suites import assign_pools, check_disjoint, leak_clusters, split_units
+from palio.suites.stratified import stratified_pools
 from tests.suites.making import made_problem, problem_sets
 
 THIRDS = {"train": 0.4, "development": 0.3, "heldout": 0.3}
@@ -23,8 +25,10 @@ def split(
     return assign_pools(problems, leak_clusters(problems), THIRDS, "salt", previous)
 
 
-def by_pool(problems: tuple[Problem, ...], pool_of: dict[str, str]) -> dict[str, list[Problem]]:
-    return {pool: [p for p in problems if pool_of[p.problem_id] == pool] for pool in THIRDS}
+def by_pool(
+    problems: tuple[Problem, ...], pool_of: dict[str, str], pools: Iterable[str] = THIRDS
+) -> dict[str, list[Problem]]:
+    return {pool: [p for p in problems if pool_of[p.problem_id] == pool] for pool in pools}
 
 
 @given(problem_sets(), st.randoms(use_true_random=False))
@@ -163,3 +167,65 @@ def test_the_same_keys_inside_one_pool_are_no_leak() -> None:
         "family": 1,
         "cluster": 2,
     }
+
+
+BANKS = ("prose", "ask", "list")
+
+
+def worded(problems: tuple[Problem, ...], random: Random) -> tuple[Problem, ...]:
+    return tuple(msgspec.structs.replace(p, bank=random.choice(BANKS)) for p in problems)
+
+
+@given(
+    problem_sets(),
+    st.randoms(use_true_random=False),
+    st.sampled_from([assign_pools, stratified_pools]),
+    st.sampled_from([(), ("list",), ("list", "ask")]),
+)
+def test_a_held_out_wording_never_trains_and_takes_its_whole_unit_along(
+    plain: tuple[Problem, ...],
+    random: Random,
+    assign: Callable[..., dict[str, str]],
+    banks: tuple[str, ...],
+) -> None:
+    problems = worded(plain, random)
+    clustering = leak_clusters(problems)
+    shares = {"train": 0.5, "development": 0.2, "heldout": 0.2, "never-touch": 0.1}
+    before = assign(plain, leak_clusters(plain), shares, "salt")
+    pool_of = assign(problems, clustering, shares, "salt", heldout_banks=banks)
+    assert set(pool_of) == set(before)
+    check_disjoint(by_pool(problems, pool_of, shares))
+    bank_of = {problem.problem_id: problem.bank for problem in problems}
+    for unit in split_units(problems, clustering):
+        assert len({pool_of[name] for name in unit}) == 1
+        held = any(bank_of[name] in banks for name in unit)
+        if held:
+            assert pool_of[unit[0]] in ("heldout", "never-touch")
+        elif assign is assign_pools:
+            assert pool_of[unit[0]] == before[unit[0]]  # the others stay where they were
+    if not banks:
+        assert pool_of == before
+
+
+def test_held_out_units_go_to_the_measuring_pools_by_their_shares() -> None:
+    problems = [made_problem(f"p{n}", (str(n),), bank=BANKS[n % 3]) for n in range(3000)]
+    shares = {"train": 0.7, "development": 0.1, "heldout": 0.15, "never-touch": 0.05}
+    pools = assign_pools(problems, leak_clusters(problems), shares, "s", heldout_banks=("list",))
+    counts = Counter(pools[p.problem_id] for p in problems if p.bank == "list")
+    assert counts.total() == 1000
+    assert counts.keys() == {"heldout", "never-touch"}
+    assert counts["heldout"] / 1000 == pytest.approx(0.75, abs=0.05)
+
+
+@pytest.mark.parametrize("assign", [assign_pools, stratified_pools])
+def test_an_earlier_pool_that_a_wording_may_not_have_is_refused(
+    assign: Callable[..., dict[str, str]],
+) -> None:
+    problems = [made_problem("a", bank="list"), made_problem("b", ("8",), bank="ask")]
+    clustering = leak_clusters(problems)
+    kept = {"a": "heldout", "b": "train"}
+    assert assign(problems, clustering, previous=kept, heldout_banks=("list",)) == kept
+    with pytest.raises(IntegrityError, match=r"'b' is in the words of bank 'ask'.* kept in train"):
+        assign(problems, clustering, previous=kept, heldout_banks=("ask",))
+    with pytest.raises(ConfigError, match="no pool to go to"):
+        assign(problems, clustering, {"train": 1.0}, heldout_banks=("ask",))

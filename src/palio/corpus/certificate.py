@@ -24,8 +24,9 @@ from palio.suites.grams import grams_of
 from palio.suites.guard import ALGORITHM, GuardConfig, Suspicion
 from palio.suites.keys import keys_of
 from palio.suites.lexical import WordWeights, most_similar, word_weights
-from palio.suites.pools import POOL_RULE, check_disjoint
+from palio.suites.pools import POOL_RULE, WORDINGS_POOL_RULE, check_disjoint
 from palio.suites.registry import fingerprint, known_problems
+from palio.suites.wordings import MEASURING, HeldoutWordings
 from palio.suites.words import request_words
 from palio.world.artefacts import file_digest, write_lines
 
@@ -65,6 +66,7 @@ class PoolRule(Record, frozen=True, omit_defaults=False):
         earlier: digest of the assignment that pools were kept from, "" without one.
         carried: published problems that stand where that assignment put them, and not where the
             rule alone would; with a stratified split all that it knew.
+        wordings: what was held out by wording; left out when nothing was.
     """
 
     salt: str
@@ -72,6 +74,7 @@ class PoolRule(Record, frozen=True, omit_defaults=False):
     earlier: str = ""
     carried: tuple[str, ...] = ()
     version: str = POOL_RULE
+    wordings: HeldoutWordings | msgspec.UnsetType = msgspec.UNSET
 
 
 class Certificate(Record, frozen=True, omit_defaults=False):
@@ -187,15 +190,21 @@ def certify(
         shared=dict.fromkeys(compared, 0),
         nearest=_nearest(clear, separation, weights),
         known=_known(public, separation),
-        rule=PoolRule(
-            salt=config.salt,
-            fractions=config.fractions,
-            earlier=separation.earlier,
-            carried=tuple(name for name in separation.carried if name in public),
-        ),
+        rule=_rule(separation, config, public),
     )
     write_lines(folder / CERTIFICATE, [msgspec.json.format(to_json(certificate)), b"\n"])
     return certificate
+
+
+def _rule(separation: Separation, config: CorpusConfig, public: Mapping[str, Problem]) -> PoolRule:
+    return PoolRule(
+        salt=config.salt,
+        fractions=config.fractions,
+        earlier=separation.earlier,
+        carried=tuple(name for name in separation.carried if name in public),
+        version=WORDINGS_POOL_RULE if separation.wordings else POOL_RULE,
+        wordings=separation.wordings or msgspec.UNSET,
+    )
 
 
 def _hashes(problems: Sequence[Problem]) -> dict[str, list[str]]:
@@ -290,6 +299,7 @@ def _compared(
                     runs.claim(gram, pool_of[name], name)
         compared["gram"] = len(runs)
     _check_suspicions(separation, pool_of)
+    _check_wordings(public, pool_of, config.banks)
     rows = {}
     owners = (_Owners("row"), _Owners("conversation"))
     for pool in POOLS:
@@ -323,6 +333,18 @@ def _check_suspicions(separation: Separation, pool_of: Mapping[str, str]) -> Non
                 raise IntegrityError(
                     f"{left[0]!r} and {name!r} of two pools may be one: {each.kind} {each.key}"
                 )
+
+
+def _check_wordings(
+    public: Mapping[str, Problem], pool_of: Mapping[str, str], banks: Sequence[str]
+) -> None:
+    """No problem of a held-out wording stands where something trains or is chosen."""
+    for name, problem in public.items():
+        if problem.bank in banks and pool_of[name] not in MEASURING:
+            raise IntegrityError(
+                f"{name!r} of the held-out wording {problem.bank!r} stands in {pool_of[name]}",
+                remedy="this is a defect of palio: the split should have kept it out",
+            )
 
 
 class _Owners:

@@ -14,6 +14,7 @@ from palio.suites.clusters import EDGE_KINDS, EdgeKind
 from palio.suites.guard import GuardConfig
 from palio.suites.links import Links
 from palio.suites.pools import DEFAULT_FRACTIONS, DEFAULT_SALT, check_fractions
+from palio.suites.wordings import check_banks
 
 PIPELINE_VERSION = "2"
 """Raised whenever an equal configuration would keep other rows than before."""
@@ -71,6 +72,9 @@ class CorpusConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fiel
         oracle_search: whether a search for a title's words that nothing had told drops the row.
         salvaged: whether rows made of sub-task traces (`palio corpus salvage`) are let in.
         salvaged_share: most of a pool's rows that may be salvaged, in [0, 1].
+        heldout_banks: paraphrase banks whose problems never train and are never chosen on: every
+            split unit that holds one goes to heldout or never-touch. Sorted; left out of echo and
+            digest when there are none, so that corpora without it are what they were.
     """
 
     agentic: float = 0.9
@@ -104,7 +108,17 @@ class CorpusConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fiel
     oracle_search: bool = True
     salvaged: bool = False
     salvaged_share: float = 0.3
+    heldout_banks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     pipeline: str = PIPELINE_VERSION
+
+    def __post_init__(self) -> None:
+        named = tuple(sorted(set(self.heldout_banks or ())))
+        msgspec.structs.force_setattr(self, "heldout_banks", named or msgspec.UNSET)
+
+    @property
+    def banks(self) -> tuple[str, ...]:
+        """The held-out paraphrase banks, sorted; empty when none are."""
+        return self.heldout_banks or ()
 
     def digest(self) -> str:
         """Digest over every field, defaults included."""
@@ -154,6 +168,7 @@ def checked(config: CorpusConfig) -> CorpusConfig:
     if config.validators < 1 or config.per_cluster < 0:
         raise ConfigError("validators must be at least 1, per_cluster at least 0")
     check_fractions(config.fractions)
+    check_banks(config.banks, config.fractions)
     config.guard.checked()
     unknown = sorted(set(config.fractions) - {*POOLS, NEVER})
     if unknown:

@@ -15,12 +15,13 @@ from palio.corpus.gates import Drop, Gate
 from palio.corpus.screening import NEVER_TOUCH
 from palio.records import Problem, digest
 from palio.rollout.verdicts import Judged
-from palio.suites.clusters import Clustering
+from palio.suites.clusters import Clustering, by_id
 from palio.suites.embedding import VectorStore
 from palio.suites.guard import Guarded, Suspicion, guard
-from palio.suites.pools import assign_pools
+from palio.suites.pools import assign_pools, split_units
 from palio.suites.quarantine import quarantined
 from palio.suites.stratified import stratified_pools
+from palio.suites.wordings import HeldoutWordings, check_known, count_wordings
 
 GUARD = "guard"
 """The step that withholds rows of quarantined problems."""
@@ -35,6 +36,7 @@ class Separation(NamedTuple):
         earlier: digest of the assignment that pools were kept from, "" without one.
         carried: problems that stand where that assignment put them although the rule alone would
             not say so, in id order.
+        wordings: what was held out by wording, None when nothing was.
     """
 
     guarded: Guarded
@@ -42,6 +44,7 @@ class Separation(NamedTuple):
     quarantine: dict[str, Suspicion]
     earlier: str = ""
     carried: tuple[str, ...] = ()
+    wordings: HeldoutWordings | None = None
 
     @property
     def clustering(self) -> Clustering:
@@ -60,24 +63,35 @@ def separate(
     Raises:
         IntegrityError: a unit joins two pools of `previous`, or a cannot-link is joined.
         MissingDependencyError: embedding edges without their model.
+        ConfigError: no problem has a wording that is to be held out.
     """
     rows = tuple(problems)
+    check_known(config.banks, rows)
     guarded = guard(rows, config.guard, config.edges, store)
     stratified = config.guard.split == "stratified"
     split = stratified_pools if stratified else assign_pools
     together = guarded.together() if config.guard.weak == "together" else ()
     # in an order of their own: that of a configuration is not part of its digest
     fractions = {pool: config.fractions[pool] for pool in ALL if pool in config.fractions}
-    shares = (fractions, config.salt)
-    pool_of = split(rows, guarded.clustering, *shares, previous, together)
+
+    def drawn(earlier: Mapping[str, str] | None) -> dict[str, str]:
+        shares = (fractions, config.salt)
+        return split(rows, guarded.clustering, *shares, earlier, together, config.banks)
+
+    pool_of = drawn(previous)
+    wordings = None
+    if config.banks:
+        units = split_units(rows, guarded.clustering, together)
+        public = (name for name, pool in pool_of.items() if pool != NEVER)
+        wordings = count_wordings(units, by_id(rows), config.banks, public)
     out = quarantined(pool_of, guarded.suspicions, ALL)
     if not previous:
-        return Separation(guarded, pool_of, out)
+        return Separation(guarded, pool_of, out, wordings=wordings)
     # a stratified split depends on all that was kept, so that it has no opinion on what was
-    fresh = {} if stratified else split(rows, guarded.clustering, *shares, None, together)
+    fresh = {} if stratified else drawn(None)
     kept = (name for name in pool_of if name in previous)
     carried = tuple(name for name in kept if fresh.get(name) != pool_of[name])
-    return Separation(guarded, pool_of, out, digest(dict(previous)), carried)
+    return Separation(guarded, pool_of, out, digest(dict(previous)), carried, wordings)
 
 
 ALL = (*POOLS, NEVER)

@@ -9,7 +9,7 @@ error.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from palio.records import ConfigError, IntegrityError, Problem, Record
 from palio.suites.clusters import (
@@ -21,11 +21,14 @@ from palio.suites.clusters import (
     shared_key_edges,
 )
 from palio.suites.keys import RULES, family_keys, keys_of, product_keys
+from palio.suites.wordings import check_banks, check_kept, open_shares
 
 DEFAULT_FRACTIONS = {"train": 0.8, "development": 0.1, "heldout": 0.1}
 DEFAULT_SALT = "palio"
 POOL_RULE = "palio-pools-1"
 """Raised whenever equal units, fractions and salt would give other pools."""
+WORDINGS_POOL_RULE = "palio-pools-2"
+"""The rule where wordings are held out: a reader of the first would not know of them."""
 
 
 class Disjointness(Record, frozen=True):
@@ -97,13 +100,14 @@ def _anchor(members: Iterable[Problem], salt: str) -> str:
     return min(features, key=lambda feature: (_hash(salt, "anchor", feature), feature))
 
 
-def _draw(anchor: str, fractions: Mapping[str, float], salt: str) -> str:
+def _draw(anchor: str, fractions: Mapping[str, float], salt: str, whole: float = 1.0) -> str:
     """The pool of an anchor: its hash as a number in [0, 1), looked up in the cumulated shares.
 
-    A second hash, not the one that chose the anchor: the smallest of many hashes is small, and
-    would send every large unit to the first pool.
+    Where wordings leave only some pools open, in [0, sum of their shares). A second hash, not the
+    one that chose the anchor: the smallest of many hashes is small, and would send every large unit
+    to the first pool.
     """
-    position = int(_hash(salt, "pool", anchor)[:13], 16) / 16**13
+    position = int(_hash(salt, "pool", anchor)[:13], 16) / 16**13 * whole
     reached = 0.0
     pools = [pool for pool, share in fractions.items() if share > 0]
     for pool in pools:
@@ -120,6 +124,7 @@ def assign_pools(
     salt: str = DEFAULT_SALT,
     previous: Mapping[str, str] | None = None,
     together: Iterable[tuple[str, str]] = (),
+    heldout_banks: Sequence[str] = (),
 ) -> dict[str, str]:
     """Assign every problem to a pool; problems that share a cluster or a family go together.
 
@@ -132,23 +137,31 @@ def assign_pools(
             that gained no member keep their pool, and a grown unit keeps it with the probability
             that its anchor survives.
         together: pairs of problems that are kept on one side, as `split_units` takes them.
+        heldout_banks: paraphrase banks whose problems never train: their units are drawn among
+            the measuring pools.
 
     Returns:
         Problem id -> pool, in problem-id order.
 
     Raises:
-        ConfigError: fractions that are no split of 1, or a previous pool without a share.
-        IntegrityError: a unit holds problems that `previous` put into different pools.
+        ConfigError: fractions that are no split of 1, a previous pool without a share, or no
+            measuring pool for held-out wordings.
+        IntegrityError: a unit holds problems that `previous` put into different pools, or a
+            held-out wording that it put where something trains or is chosen.
     """
     check_fractions(fractions)
+    check_banks(heldout_banks, fractions)
     ordered = by_id(problems)
     pool_of: dict[str, str] = {}
     units = split_units(ordered.values(), clustering, together)
-    for unit, kept in zip(
-        units, kept_pools(units, ordered, fractions, previous, clustering), strict=True
-    ):
-        anchor = _anchor((ordered[name] for name in unit), salt)
-        pool_of.update(dict.fromkeys(unit, kept or _draw(anchor, fractions, salt)))
+    members = [[ordered[name] for name in unit] for unit in units]
+    earlier = kept_pools(units, ordered, fractions, previous, clustering)
+    check_kept(members, earlier, heldout_banks)
+    for unit, held, kept in zip(units, members, earlier, strict=True):
+        shares = open_shares(held, fractions, heldout_banks)
+        whole = 1.0 if shares is fractions else sum(shares.values())
+        pool = kept or _draw(_anchor(held, salt), shares, salt, whole)
+        pool_of.update(dict.fromkeys(unit, pool))
     return dict(sorted(pool_of.items()))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from palio.records import Problem
 from palio.suites.clusters import Clustering, by_id
@@ -20,6 +20,7 @@ from palio.suites.pools import (
     kept_pools,
     split_units,
 )
+from palio.suites.wordings import check_banks, check_kept, open_shares
 
 
 def size_class(size: int) -> str:
@@ -44,6 +45,7 @@ def stratified_pools(
     salt: str = DEFAULT_SALT,
     previous: Mapping[str, str] | None = None,
     together: Iterable[tuple[str, str]] = (),
+    heldout_banks: Sequence[str] = (),
 ) -> dict[str, str]:
     """Assign every problem to a pool so that each pool has its share of every stratum.
 
@@ -51,10 +53,13 @@ def stratified_pools(
     problem that is added can move others unless `previous` holds them.
     """
     check_fractions(fractions)
+    check_banks(heldout_banks, fractions)
     ordered = by_id(problems)
     units = split_units(ordered.values(), clustering, together)
     kept = kept_pools(units, ordered, fractions, previous, clustering)
-    counts = [strata_of([ordered[name] for name in unit]) for unit in units]
+    members = [[ordered[name] for name in unit] for unit in units]
+    check_kept(members, kept, heldout_banks)
+    counts = [strata_of(unit) for unit in members]
     placing = _Placing(sum(counts, Counter()), fractions)
     pool_of: dict[str, str] = {}
     waiting = []
@@ -66,7 +71,8 @@ def stratified_pools(
             mark = hashlib.sha256(f"{salt}\0stratified\0{unit[0]}".encode()).hexdigest()
             waiting.append((-len(unit), mark, place))
     for _, _, place in sorted(waiting):
-        pool = placing.best(counts[place])
+        shares = open_shares(members[place], fractions, heldout_banks)
+        pool = placing.best(counts[place], shares)
         placing.put(pool, counts[place])
         pool_of.update(dict.fromkeys(units[place], pool))
     return dict(sorted(pool_of.items()))
@@ -84,9 +90,10 @@ class _Placing:
         """A unit goes into a pool."""
         self._held[pool].update(counts)
 
-    def best(self, counts: Counter[str]) -> str:
-        """The pool where a unit leaves the least distance; the first of equals."""
-        return min(self._shares, key=lambda pool: self._change(pool, counts))
+    def best(self, counts: Counter[str], among: Collection[str]) -> str:
+        """The pool of `among` where a unit leaves the least distance; the first of equals."""
+        pools = [pool for pool in self._shares if pool in among]
+        return min(pools, key=lambda pool: self._change(pool, counts))
 
     def _change(self, pool: str, counts: Counter[str]) -> float:
         """By how much the chi-square distance of a pool changes when a unit joins it."""

@@ -36,6 +36,11 @@ def check_rules(folder: Folder, stated: Stated, manifest: Manifest | None) -> No
         if manifest.config.get(name) != getattr(stated.rule, name):
             what = f"its {name} is not that of the configuration in the manifest"
             folder.complain("certificate", what)
+    if stated.rule is not None:
+        banks = stated.rule.wordings.banks if stated.rule.wordings is not None else ()
+        if (manifest.config.get("heldout_banks") or []) != list(banks):
+            what = "its held-out wordings are not those of the configuration in the manifest"
+            folder.complain("certificate", what)
 
 
 def check_weights(evidence: Evidence, own: bool) -> None:

@@ -35,6 +35,7 @@ class Task(msgspec.Struct, frozen=True):
     catalogue: str = ""
     kind: str = ""
     difficulty: str = ""
+    bank: str = ""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -137,6 +138,16 @@ class Closest(msgspec.Struct, frozen=True):
     measured: str
 
 
+class Wordings(msgspec.Struct, frozen=True):
+    """Paraphrase banks that were held out, and counts of what that moved."""
+
+    banks: tuple[str, ...]
+    problems: int
+    units: int
+    mixed: int
+    along: int
+
+
 class PoolRule(msgspec.Struct, frozen=True):
     """By which rule units became pools.
 
@@ -150,6 +161,7 @@ class PoolRule(msgspec.Struct, frozen=True):
     fractions: dict[str, float]
     earlier: str = ""
     carried: tuple[str, ...] = ()
+    wordings: Wordings | None = None
 
 
 class Stated(msgspec.Struct, frozen=True):

@@ -15,8 +15,10 @@ from palio.corpus.verify.clusters import components
 from palio.corpus.verify.evidence import SHOWN, Evidence
 from palio.corpus.verify.files import NEVER, POOLS, canonical_digest
 from palio.corpus.verify.shapes import PoolRule, Task
+from palio.corpus.verify.wordings import MEASURING, banks_of, check_wordings, is_held_out
 
-KNOWN = "palio-pools-1"
+PLAIN, WORDED = "palio-pools-1", "palio-pools-2"
+"""The rule, and the same with wordings that are held out."""
 ORDER = (*POOLS, NEVER)
 """In which order shares are added up."""
 
@@ -45,15 +47,15 @@ def check_split(
             "pools: this certificate is older than the statement by which rule units became pools, "
             "so that exchanged pools would not be seen; build the corpus again",
         )
-    if rule.version != KNOWN or not _shared(rule):
+    wanted = WORDED if banks_of(rule) else PLAIN
+    if rule.version != wanted or not _open(rule, held=wanted == WORDED):
         what = f"the pool rule {rule.version!r} with {rule.fractions} is not known here"
         evidence.complain("split", what)
         return ()
-    units = [
-        unit
-        for unit in _units(evidence, clusters, pool_of, suspected)
-        if len({pool_of[name] for name in unit}) == 1  # else it is a leak, and named as one
-    ]
+    every = _units(evidence, clusters, pool_of, suspected)
+    check_wordings(evidence, rule, every, pool_of)
+    # a unit in two pools is a leak, and named as one
+    units = [unit for unit in every if len({pool_of[name] for name in unit}) == 1]
     carried = _carried(evidence, rule, pool_of, earlier)
     if evidence.rules.split != "stratified":
         unsure = _check_drawn(evidence, rule, units, pool_of, carried)
@@ -131,17 +133,24 @@ def _check_drawn(
     unsure = []
     for unit in units:
         pool = pool_of[unit[0]]
-        wanted = draw(anchor([evidence.tasks[name] for name in unit], rule.salt), rule)
+        held = is_held_out(evidence, rule, unit)
+        wanted = draw(anchor([evidence.tasks[name] for name in unit], rule.salt), rule, held)
         if pool == wanted:
             continue
         kept = [name for name in unit if name in carried]
-        if any(pool == draw(anchor([evidence.tasks[name]], rule.salt), rule) for name in kept):
+        if any(pool in _drawn_before(evidence.tasks[name], rule, held) for name in kept):
             continue
         if kept:
             unsure.append(unit)
         else:
             _misplaced(evidence, unit, pool, wanted)
     return unsure
+
+
+def _drawn_before(task: Task, rule: PoolRule, held: bool) -> set[str]:
+    """The pools that a problem's anchor alone draws; the smaller unit may have been held out."""
+    name = anchor([task], rule.salt)
+    return {draw(name, rule, each) for each in {False, held}}
 
 
 def _misplaced(evidence: Evidence, unit: Unit, pool: str, wanted: str) -> None:
@@ -162,11 +171,16 @@ def anchor(tasks: Sequence[Task], salt: str) -> str:
     return ""
 
 
-def draw(name: str, rule: PoolRule) -> str:
-    """The pool of an anchor: its hash as a number from 0 to 1 among the shares, added up."""
-    position = int(_hash(rule.salt, "pool", name)[:13], 16) / 16**13
+def draw(name: str, rule: PoolRule, held: bool = False) -> str:
+    """The pool of an anchor: its hash as a number from 0 to 1 among the shares, added up.
+
+    A unit of a held-out wording is drawn among the measuring pools: the number times their sum.
+    """
+    pools = _open(rule, held)
+    whole = sum(rule.fractions[pool] for pool in pools) if held else 1.0
+    position = int(_hash(rule.salt, "pool", name)[:13], 16) / 16**13 * whole
     reached, pool = 0.0, ""
-    for pool in _shared(rule):
+    for pool in pools:
         reached += rule.fractions[pool]
         if position < reached:
             break
@@ -175,6 +189,11 @@ def draw(name: str, rule: PoolRule) -> str:
 
 def _shared(rule: PoolRule) -> list[str]:
     return [pool for pool in ORDER if rule.fractions.get(pool, 0.0) > 0]
+
+
+def _open(rule: PoolRule, held: bool) -> list[str]:
+    """The pools that a unit may be put into."""
+    return [pool for pool in _shared(rule) if not held or pool in MEASURING]
 
 
 def _hash(salt: str, purpose: str, text: str) -> str:
@@ -202,7 +221,7 @@ def _check_placed(
         fresh, key=lambda each: (-len(each), _hash(rule.salt, "stratified", each[0]))
     ):
         wanted = min(
-            _shared(rule),
+            _open(rule, is_held_out(evidence, rule, unit)),
             key=lambda pool: _farther(counts[unit], held[pool], total, rule.fractions[pool]),
         )
         held[wanted].update(counts[unit])
