@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,12 @@ def test_the_card_tells_the_lineage(corpus: Path, tmp_path: Path) -> None:  # no
     assert all(value in text for value in inputs.values())
     assert "has no certificate" in text
     assert "50.0 % | 40.0 to 60.0 | 90" in text
+    lines = text.splitlines()
+    ends = [after for row, after in pairwise(lines) if row.startswith("|")]
+    assert all(after.startswith("|") or not after for after in ends), (
+        "else it is a row of the table"
+    )
+    assert all(not before for before, line in pairwise(lines) if line.startswith("##"))
     ran = CliRunner().invoke(app, ["train", "card", str(tmp_path / "run")])
     assert ran.exit_code == 0, ran.output
     assert "Not measured yet" in (made.final / "README.md").read_text()
