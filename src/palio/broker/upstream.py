@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 from urllib.parse import urlsplit
 
@@ -15,6 +13,7 @@ import aiohttp
 from palio.broker.relay import run_key
 from palio.broker.wire import garbage, load_json, read_completion
 from palio.records import ConfigError, FaultCode, InputError, PalioError, UpstreamError
+from palio.world.background import BackgroundLoop
 
 MAX_REPLY = 32_000_000
 """Bytes; the longest completion that a 1 M token context can give is under 8 MB."""
@@ -160,9 +159,7 @@ class HttpUpstream:
         self._backoff_s = backoff_s
         self._connections = connections
         self._sleep = sleep
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._loop = BackgroundLoop("palio-upstream", self._shut)
         self._client: aiohttp.ClientSession | None = None
 
     def for_run(self, run: str) -> Upstream:
@@ -174,55 +171,27 @@ class HttpUpstream:
     def complete(self, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
         """See `Upstream.complete`; blocks the calling thread."""
         asked = self._complete(body, self._key if key is None else key)
-        return asyncio.run_coroutine_threadsafe(asked, self._running()).result()
+        return self._loop.submit(asked).result()
 
     async def acomplete(self, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
         """See `Upstream.complete`; for callers on any event loop."""
         asked = self._complete(body, self._key if key is None else key)
-        future = asyncio.run_coroutine_threadsafe(asked, self._running())
-        return await asyncio.wrap_future(future)
+        return await asyncio.wrap_future(self._loop.submit(asked))
 
     def close(self) -> None:
         """Close connections and the thread; requests in flight fail."""
-        with self._lock:
-            loop, thread, self._loop = self._loop, self._thread, None
-        if loop is None or thread is None:
-            return
-        asyncio.run_coroutine_threadsafe(self._shut(), loop).result(timeout=10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(timeout=10)
-        loop.close()
+        self._loop.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _running(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="palio-upstream", daemon=True
-                )
-                self._thread.start()
-            return self._loop
 
     async def _shut(self) -> None:
         if self._client is not None:
             await self._client.close()
             self._client = None
-        mine = asyncio.current_task()
-        tasks = [task for task in asyncio.all_tasks() if task is not mine]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _complete(self, body: dict[str, Any], key: str) -> dict[str, Any]:
         if self.model:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from palio.judging.evidence import EvidenceJudge
@@ -29,6 +27,7 @@ from palio.records.base import digest
 from palio.records.faults import ConfigError
 from palio.records.trajectory import Trajectory
 from palio.records.verdict import JudgeId, Opinion, ReasoningVerdict
+from palio.world.background import BackgroundLoop
 
 EVIDENCE = "evidence"
 AHEAD = 4
@@ -86,9 +85,7 @@ class LlmJudge:
             )
         self.judge_id = self._identity()
         self.meter = Meter(config.prices)
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._loop = BackgroundLoop("palio-judge", self._shut)
         self._cache: ReplyCache | None = None
         self._servers: list[Server] = []
         self._askers: dict[str, Asker] = {}
@@ -128,24 +125,12 @@ class LlmJudge:
 
     def close(self) -> None:
         """Close connections, the cache file and the thread; verdicts in the making fail."""
-        with self._lock:
-            loop, thread, self._loop = self._loop, self._thread, None
-        if loop is None or thread is None:
-            return
-        asyncio.run_coroutine_threadsafe(self._shut(), loop).result(timeout=30)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(timeout=30)
-        loop.close()
+        self._loop.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -153,21 +138,9 @@ class LlmJudge:
         return LlmJudge, (self.config, self._prompt, self._keys, self._cache_path)
 
     def _submit(self, trajectory: Trajectory, breath: float = 0.0) -> Future[ReasoningVerdict]:
-        judging = self._judge(trajectory, breath)
-        return asyncio.run_coroutine_threadsafe(judging, self._running())
+        return self._loop.submit(self._judge(trajectory, breath))
 
-    def _running(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                asyncio.run_coroutine_threadsafe(self._open(), self._loop)
-                self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="palio-judge", daemon=True
-                )
-                self._thread.start()
-            return self._loop
-
-    async def _open(self) -> None:
+    def _open(self) -> None:
         """Make servers and askers on the loop; it is the first thing that the loop does."""
         self._cache = ReplyCache(self._cache_path)
         shared = Shared(
@@ -190,19 +163,16 @@ class LlmJudge:
             self._askers[member.name or member.model] = Asker(member, self._prompt, servers, shared)
 
     async def _shut(self) -> None:
-        mine = asyncio.current_task()
-        tasks = [task for task in asyncio.all_tasks() if task is not mine]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         for server in self._servers:
             await server.close()
         self._servers, self._askers = [], {}
         if self._cache is not None:
             self._cache.close()
-        await asyncio.sleep(0)  # transports end in the next turn of the loop
+            self._cache = None
 
     async def _judge(self, trajectory: Trajectory, breath: float) -> ReasoningVerdict:
+        if self._cache is None:
+            self._open()
         if breath:
             await asyncio.sleep(breath)
         fault = infrastructure_fault(trajectory)
