@@ -12,6 +12,7 @@ The folder of a run::
 
 from __future__ import annotations
 
+import gc
 import shutil
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import torch
 
 from palio import __version__
 from palio.records import (
@@ -232,7 +234,9 @@ class _Chain:
         report = lambda share, note: self._report(number, stage, share, note)  # noqa: E731
         with saving(f"what stage {stage.name!r} writes", folder):
             made = kind.run(stage.settings, context, previous, folder, report)
-            return self._finish(stage, folder, made, inputs)
+            done = self._finish(stage, folder, made, inputs)
+        _give_back_memory()
+        return done
 
     def _hold(self, number: int, folder: Path, held: dict[str, Any]) -> None:
         """Refuse to mix two runs; with `redo`, drop the changed stage and those after it."""
@@ -320,6 +324,13 @@ class _Chain:
         if self.options.report is not None:
             step = Step(stage=stage.name, number=number, stages=self.count, share=share, note=note)
             self.options.report(step)
+
+
+def _give_back_memory() -> None:
+    """A trainer and its model hold each other; without this the next stage stands beside them."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _done(stage: StageEntry, folder: Path, manifest: Provenance, *, skipped: bool) -> StageDone:

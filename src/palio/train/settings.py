@@ -87,8 +87,8 @@ class Sampling(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=T
         problems: training problems, the kinds evenly; 0: all.
         samples: rollouts a problem.
         profile: whose success counts.
-        base_url: OpenAI-compatible server that answers instead of our engine, e.g. vLLM with the
-            checkpoint loaded; "" for our engine.
+        base_url: OpenAI-compatible server that answers instead of the model in this process, e.g.
+            vLLM with the checkpoint of the stage before; with the version, http://HOST:8000/v1.
         model: its name there.
         max_tokens: of one turn; 0: the server's own.
         seconds: wall clock of one rollout.

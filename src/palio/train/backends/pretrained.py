@@ -20,7 +20,7 @@ from palio.records import (
 from palio.train.backend import Source
 from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.job import FILE, SAVED, TRAINER, SftJob, run_job, write_rows
-from palio.train.backends.weights import load_model, load_tokenizer
+from palio.train.backends.weights import load_model, load_tokenizer, sampled
 from palio.train.batches import Example
 from palio.train.checkpoint import CHECKPOINT, seal
 from palio.train.recipe import PretrainedModel
@@ -115,18 +115,19 @@ class PretrainedBackend:
 
     @contextmanager
     def serve(self, start: Path | None, context: Context) -> Iterator[Upstream]:
-        """The model by transformers, dropout off; on a GPU name a vLLM server in `sampling`."""
+        """The model by transformers, dropout off, on the GPU where there is one.
+
+        A vLLM server that `sampling` names is faster there, and is asked instead of this.
+        """
         from palio.train.backends.served import Served
         from palio.train.backends.slots import sampler_of
 
-        model = load_model(self.model, start, context.seed)
-        model.eval()
         codec = self.codec(start, context)
-        longest = min(
-            context.recipe.data.longest, int(getattr(model.config, "max_position_embeddings", 1e9))
-        )
-        with sampler_of(model, end=codec.end) as sampler:
-            yield Served(sampler, codec, name=context.recipe.name, longest=longest)
+        with sampled(load_model(self.model, start, context.seed)) as model:
+            room = int(getattr(model.config, "max_position_embeddings", 1e9))
+            longest = min(context.recipe.data.longest, room)
+            with sampler_of(model, end=codec.end) as sampler:
+                yield Served(sampler, codec, name=context.recipe.name, longest=longest)
 
 
 def labelled(example: Example) -> tuple[list[int], list[int]]:

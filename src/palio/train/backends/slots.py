@@ -127,6 +127,7 @@ class SlotSampler(QueuedSampler):
             self._waiting += [job] if job else []
         for job in [*self._waiting, *(slot.job for slot in self._slots if slot.job)]:
             job.done.set_exception(broken(fault))
+        self._cache = SlotCache(len(self._slots))  # 14,000 tokens of eight slots of a 4B: 17 GB
 
     def _receive(self) -> bool:
         """Take new prompts; wait for one if there is nothing else to do. False: close."""

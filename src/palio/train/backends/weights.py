@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,29 @@ def load_model(model: PretrainedModel, start: Path | None, seed: int) -> Any:
             remedy="put the weights there, name them in [model] path, or say --dry-run",
         ) from error
     return found.to(dtype)
+
+
+def training_device() -> torch.device:
+    """Where transformers trains in this process: its GPU, if there is one."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", torch.distributed.get_node_local_rank(fallback_rank=0))
+
+
+@contextmanager
+def sampled(model: Any) -> Iterator[Any]:
+    """The model where training would have it, dropout off; its memory is free afterwards.
+
+    Whoever asked it may still hold it then, so it is emptied, not only let go.
+    """
+    device = training_device()
+    model = model.to(device).eval()
+    try:
+        yield model
+    finally:
+        model.to("meta")
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 def _random(model: PretrainedModel, dtype: torch.dtype, seed: int) -> Any:

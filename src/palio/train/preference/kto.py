@@ -30,7 +30,7 @@ from palio.train.rl.hooks import (
     trl_fields,
 )
 from palio.train.rl.opening import open_policy
-from palio.train.rl.policy import Policy
+from palio.train.rl.policy import Policy, ServedPolicy
 from palio.train.rl.rollouts import Play, WorldRoller
 from palio.train.seen import Witness
 from palio.train.settings import Sampling, TrlSettings
@@ -44,7 +44,8 @@ class KtoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unknow
     """KTO.
 
     Attributes:
-        sampling: how training problems are rolled out; `base_url` has no meaning here.
+        sampling: how training problems are rolled out; a server at `base_url` must hold the
+            checkpoint of the stage before and take and give token ids, as vLLM does.
         beta: weight of the distance to the start; the paper's 0.02 (0.01 for 2 epochs fell).
         longest: tokens of a rollout; longer ones are left out and counted.
         trl: `per_device_train_batch_size` of at least 2 holds both labels.
@@ -150,6 +151,7 @@ def run_kto(
 
     Raises:
         InputError: there is no checkpoint to start from, no training problems, or one label only.
+        UpstreamError: the server at `sampling.base_url` does not answer.
         IntegrityError: the loss is not a number.
     """
     if context.ground is None:
@@ -157,15 +159,20 @@ def run_kto(
             "rollouts need training problems and their catalogues",
             remedy="name them with --suite and --catalogue",
         )
-    policy = open_policy(context, previous, slots=settings.sampling.threads)
-    problems = context.ground.evenly(settings.sampling.problems, f"kto-{context.seed}")
+    sampling = settings.sampling
+    policy = open_policy(context, previous, slots=sampling.threads)
+    problems = context.ground.evenly(sampling.problems, f"kto-{context.seed}")
     roller = Witness(WorldRoller(problems, context.ground, policy.codec, settings.play()), out)
-    with policy.sampler(None) as sampler:
+    asked = policy
+    if sampling.base_url:
+        name = sampling.model or str(previous)
+        asked = ServedPolicy(policy, sampling.base_url, name, key=context.teacher_key)
+    with asked.sampler(None) as sampler:
         rows = sample_labels(
             roller,
             sampler,
             out,
-            samples=settings.sampling.samples,
+            samples=sampling.samples,
             seed=context.seed,
             progress=lambda share: report(_SAMPLING * share, "rollouts"),
         )
@@ -199,7 +206,9 @@ def made_up(rows: Sequence[Labelled]) -> list[Labelled]:
 
 def shrink(settings: KtoSettings) -> KtoSettings:
     """One batch of two problems' rollouts."""
-    sampling = msgspec.structs.replace(settings.sampling, problems=2, samples=2, max_tokens=24)
+    sampling = msgspec.structs.replace(
+        settings.sampling, problems=2, samples=2, max_tokens=24, base_url=""
+    )
     trl = small_trl(settings.trl)
     longest = max(settings.longest, 3000)
     return msgspec.structs.replace(settings, sampling=sampling, trl=trl, longest=longest)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from palio.records import InputError, Record, from_json, to_json
-from palio.train.rl.rollouts import Roller, rollout_seed
+from palio.train.rl.rollouts import Roller, checked, rollout_seed
 from palio.train.rl.sampler import Sampler
 
 LABELLED = "labelled.jsonl"
@@ -55,6 +55,9 @@ def sample_labels(
         samples: rollouts of a key.
         seed: each rollout's own is derived from it.
         progress: called with the share that is done.
+
+    Raises:
+        UpstreamError: nothing can be scored, for nobody answers.
     """
     path = out / LABELLED
     held = {(row.key, row.number): row for row in read_labels(path)}
@@ -64,6 +67,8 @@ def sample_labels(
         part = left[start : start + _CHUNK]
         seeds = [rollout_seed(seed, 0, key, number) for key, number in part]
         rollouts = roller.roll([key for key, _ in part], seeds, sampler)
+        if all(row.label is None for row in held.values()):
+            checked(rollouts, 0)  # nobody answers: no label will ever come
         rows = [
             Labelled(
                 key=key,

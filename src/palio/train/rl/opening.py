@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from palio.records import ConfigError, InputError
 from palio.train.backends.job import adapter
-from palio.train.backends.weights import load_model
+from palio.train.backends.weights import load_model, training_device
 from palio.train.checkpoint import seal
 from palio.train.disk import saving
 from palio.train.recipe import PretrainedModel
@@ -45,8 +45,11 @@ def open_policy(context: Context, checkpoint: Path | None, *, slots: int = 64) -
 
 
 def _pretrained(shape: PretrainedModel, context: Context, checkpoint: Path | None) -> Policy:
-    """The merged weights of the stage before, under a fresh adapter where the recipe has one."""
-    model: Any = load_model(shape, checkpoint, context.seed)
+    """The merged weights of the stage before, under a fresh adapter where the recipe has one.
+
+    On the device where the trainer will have it: rollouts may come before there is a trainer.
+    """
+    model: Any = load_model(shape, checkpoint, context.seed).to(training_device())
     codec = context.backend.codec(checkpoint, context)
     tokenizer: Any = codec.tokenizer  # type: ignore[attr-defined]  # a PretrainedCodec
     if shape.lora is not None:

@@ -124,7 +124,7 @@ class OwnPolicy:
 
 
 class ServedPolicy:
-    """Any policy, sampled by a vLLM server that TRL keeps in step with the trainer.
+    """Any policy, sampled by a vLLM server: outside of a trainer with the weights that it holds.
 
     Args:
         inner: the policy that is trained.

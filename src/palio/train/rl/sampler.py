@@ -251,14 +251,14 @@ class CompletionsSampler:
     """`POST {url}/v1/completions` with a prompt of token ids, as vLLM serves it.
 
     Args:
-        url: base address of the server, without ``/v1``.
+        url: base address of the server, with or without ``/v1``.
         model: name that the server gives the model.
         key: bearer token, "" for none.
         timeout_s: of one request.
     """
 
     def __init__(self, url: str, model: str, *, key: str = "", timeout_s: float = 300.0) -> None:
-        self._url = f"{url.rstrip('/')}/v1/completions"
+        self._url = f"{url.rstrip('/').removesuffix('/v1')}/v1/completions"
         self._model, self._key, self._timeout = model, key, timeout_s
 
     def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
