@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
 
 from palio.records import ConfigError, IntegrityError
 from palio.train.curves import draw_curves
@@ -306,20 +307,35 @@ def test_prefix_mode_runs_without_a_world(scene: Scene, policy: OwnPolicy, tmp_p
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_state(
-    scene: Scene, policy: OwnPolicy, tmp_path: Path
+    scene: Scene, checkpoint: Path, policy: OwnPolicy, tmp_path: Path
 ) -> None:
     class Bad(Graded):
+        calls = 0
+
         def roll(
             self, keys: Sequence[str], seeds: Sequence[int], sampler: Sampler
         ) -> list[Rollout]:
-            return [
-                replace(r, outcome=1e38 * n)
-                for n, r in enumerate(super().roll(keys, seeds, sampler))
-            ]
+            self.calls += 1
+            found = super().roll(keys, seeds, sampler)
+            if self.calls < 4:
+                return found
+            return [replace(r, outcome=1e38 * n) for n, r in enumerate(found)]
 
-    chosen = settings(3)
-    with pytest.raises(IntegrityError, match="not a number"):
-        train_grpo(policy, Bad(graded(scene, chosen).inner), chosen, tmp_path, seed=1, report=quiet)
+    chosen, out = settings(5), tmp_path / "run"
+    with pytest.raises(IntegrityError, match="not a number at step 4"):
+        train_grpo(policy, Bad(graded(scene, chosen).inner), chosen, out, seed=1, report=quiet)
+    state = last_state(out)
+    assert state is not None
+    assert state.endswith("checkpoint-2"), "the broken step is not saved"
+    kept = load_file(Path(state) / "model.safetensors")
+    assert all(bool(torch.isfinite(value).all()) for value in kept.values())
+    assert [row["step"] for row in read_metrics(out)] == [1, 2, 3]
+    ends = []
+    for folder in (out, tmp_path / "straight"):
+        fresh = OwnPolicy(checkpoint, slots=16)
+        train_grpo(fresh, graded(scene, chosen), chosen, folder, seed=1, report=quiet)
+        ends.append(weights(fresh))
+    assert same(*ends), "it goes on from the state as if nothing had been"
 
 
 # ---- settings

@@ -11,9 +11,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from transformers import PrinterCallback
 
-from palio.records import ConfigError, InputError
+from palio.records import ConfigError, InputError, IntegrityError
 from palio.train.preference.kto import KtoSettings, kto_arguments, shrink, train_kto
 from palio.train.preference.labels import (
     LABELLED,
@@ -26,6 +27,7 @@ from palio.train.preference.labels import (
     usable,
 )
 from palio.train.preference.trainer import MaskedCollator, MaskedKtoTrainer, kto_dataset
+from palio.train.rl.hooks import last_state
 from palio.train.rl.policy import OwnPolicy
 from palio.train.rl.rollouts import Play, WorldRoller
 from palio.train.settings import TrlSettings
@@ -268,6 +270,44 @@ def test_a_killed_run_goes_on(checkpoint: Path, rows: list[Labelled], tmp_path: 
         ends.append(policy.model.state_dict())
         assert [row["step"] for row in read_metrics(out)] == [1, 2, 3, 4]
     assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
+
+
+@pytest.mark.parametrize(
+    ("every", "told"), [(1, "loss is not a number at step 3"), (9, "not numbers at step 4")]
+)
+def test_a_loss_that_is_no_number_stops_and_keeps_the_state(
+    checkpoint: Path, rows: list[Labelled], tmp_path: Path, every: int, told: str
+) -> None:
+    """Also where the loss is looked at less often than states are saved."""
+    policy, out = OwnPolicy(checkpoint), tmp_path / "run"
+    trl = msgspec.structs.replace(settings().trl, logging_steps=every)
+    batches: list[int] = []
+
+    def poisoned(*_: Any) -> None:
+        batches.append(1)
+        if len(batches) == 4:
+            with torch.no_grad():
+                policy.model.model.norm.weight[0] = float("nan")
+
+    real = MaskedCollator.torch_call
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            MaskedCollator, "torch_call", lambda self, rows: poisoned() or real(self, rows)
+        )
+        with pytest.raises(IntegrityError, match=told):
+            train_kto(policy, rows, settings(trl=trl), out, seed=3, report=quiet)
+    state = last_state(out)
+    assert state is not None
+    assert state.endswith("checkpoint-2"), "what is broken is not saved"
+    kept = load_file(Path(state) / "model.safetensors")
+    assert all(bool(torch.isfinite(value).all()) for value in kept.values())
+    ends = []
+    for folder in (out, tmp_path / "straight") if every == 1 else ():
+        fresh = OwnPolicy(checkpoint)
+        train_kto(fresh, rows, settings(trl=trl), folder, seed=3, report=quiet)
+        ends.append(fresh.model.state_dict())
+    if ends:
+        assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
 
 
 def test_sampling_goes_on_where_it_was_killed(

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
+from torch import nn
 
-from palio.records import PalioError
+from palio.records import IntegrityError, PalioError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 _RUST = re.compile(r"os error (\d+)")
@@ -71,15 +73,27 @@ def _reason(error: BaseException) -> str:
     return str(error).strip().split("\n")[0][:200]
 
 
+def _finite(model: nn.Module) -> bool:
+    trained = (weight for weight in model.parameters() if weight.requires_grad)
+    return all(bool(torch.isfinite(weight).all()) for weight in trained)
+
+
 class WholeStates:
     """First base of a trainer of transformers: its states are saved as `saving` has it.
 
     What transformers writes last is `trainer_state.json`, so a state that a kill cut short is not
-    taken for a whole one.
+    taken for a whole one. Weights that are no numbers are not saved: with `logging_steps` above
+    `save_steps` they would push the good states out before the loss is looked at.
     """
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         args, step = self.args, self.state.global_step  # type: ignore[attr-defined]
+        if not _finite(self.model):  # type: ignore[attr-defined]
+            raise IntegrityError(
+                f"weights are not numbers at step {step}",
+                where=str(args.output_dir),
+                remedy="lower the learning rate; the last saved state is still good",
+            )
         half = Path(args.output_dir) / f"checkpoint-{step}"
         with saving(f"the state of step {step}", half, half=half):
             super()._save_checkpoint(model, trial)  # type: ignore[misc]
