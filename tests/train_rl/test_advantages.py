@@ -62,6 +62,17 @@ def test_an_unscored_rollout_has_no_part_in_the_mean() -> None:
     assert turn_advantages([[1.0], None, [0.0]], 3) == [[0.5], [], [-0.5]]
 
 
+def test_a_turn_without_an_answer_has_no_part_in_the_mean_of_that_turn() -> None:
+    earned = [[1.0, None], [0.0, 1.0], [0.5, 0.0]]
+    assert turn_advantages(earned, 3) == [[0.5, 0.0], [-0.5, 0.5], [0.0, -0.5]]
+    assert turn_advantages([[None, None], [None]], 2) == [[0.0, 0.0], [0.0]]
+
+
+def test_to_go_knows_nothing_before_a_turn_without_an_answer() -> None:
+    earned = [[1.0, None, 1.0], [0.0, 0.0, 0.0]]
+    assert turn_advantages(earned, 2, "to_go") == [[0.0, 0.0, 0.5], [0.0, 0.0, -0.5]]
+
+
 def test_tokens_get_their_turns_advantage_and_the_outcomes() -> None:
     row = token_advantages(
         8, [(0, 2), (5, 7)], [0.5, -1.0], 0.25, turn_weight=2.0, outcome_weight=4.0

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from palio.agents.scripted import ScriptedUpstream
+from palio.broker.upstream import RejectedError
 from palio.judging.format import step_reward
 from palio.judging.outcome import OutcomeScorer
 from palio.records import Ending, FunctionCall, Message, OutcomeVerdict, ToolCall, UpstreamError
@@ -72,7 +74,8 @@ def test_the_teacher_earns_full_credit_on_its_own_history(scene: Scene, toolbox:
     for talk in scene.talks[:10]:
         earned = on_policy_credits(talk, scene.teacher, toolbox)
         turns = sum(message.role == "assistant" for message in talk.messages)
-        assert earned == [1.0] * turns
+        assert earned.earned == (1.0,) * turns
+        assert earned.fault is None
 
 
 def test_another_history_is_asked_about_as_it_is(scene: Scene, toolbox: Toolbox) -> None:
@@ -85,7 +88,7 @@ def test_another_history_is_asked_about_as_it_is(scene: Scene, toolbox: Toolbox)
     messages = (talk.messages[0], wasted, found, *talk.messages[1:])
     earned = on_policy_credits(
         msgspec.structs.replace(talk, messages=messages), scene.teacher, toolbox
-    )
+    ).earned
     assert earned[0] == 0.0
     assert set(earned[1:]) == {1.0}
 
@@ -96,7 +99,7 @@ def test_stopping_at_once_earns_nothing(scene: Scene, toolbox: Toolbox) -> None:
     idle = Message(role="assistant", content="done")
     for lazy in (quit_, idle):
         cheap = msgspec.structs.replace(talk, messages=(talk.messages[0], lazy))
-        assert on_policy_credits(cheap, scene.teacher, toolbox) == [0.0]
+        assert on_policy_credits(cheap, scene.teacher, toolbox).earned == (0.0,)
 
 
 def test_a_teacher_that_answers_garbage_is_an_upstream_error(scene: Scene) -> None:
@@ -104,8 +107,37 @@ def test_a_teacher_that_answers_garbage_is_an_upstream_error(scene: Scene) -> No
         def complete(self, body: dict[str, Any]) -> dict[str, Any]:
             return {"choices": [{"message": {"tool_calls": [{"id": 3}]}}]}
 
-    with pytest.raises(UpstreamError, match="no completion"):
-        TeacherPolicy(Broken(), "m").next_calls(scene.talks[0].messages[:1], ())
+    with pytest.raises(UpstreamError, match="no completion") as caught:
+        TeacherPolicy(Broken(), "m", where="http://t").next_calls(scene.talks[0].messages[:1], ())
+    assert caught.value.where == "http://t"
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_teacher_that_does_not_answer_earns_the_student_no_zero(
+    scene: Scene, toolbox: Toolbox, refused: bool
+) -> None:
+    """What was answered before keeps its credit, a turn without a call is worth 0 in any case."""
+
+    class Failing:
+        asked = 0
+
+        def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+            self.asked += 1
+            if self.asked == 2:
+                raise RejectedError("too long") if refused else UpstreamError("down", code=3001)
+            return ScriptedUpstream(0).complete(body)
+
+    talk = next(each for each in scene.talks if len(each.messages) > 5)
+    idle = Message(role="assistant", content="done")
+    longer = msgspec.structs.replace(talk, messages=(*talk.messages, idle))
+    upstream = Failing()
+    found = on_policy_credits(longer, TeacherPolicy(upstream, "scripted-careful"), toolbox)
+    turns = sum(message.role == "assistant" for message in talk.messages)
+    assert turns > 2
+    assert found.earned == (1.0, *[None] * (turns - 1), 0.0)
+    assert found.asked == turns
+    assert found.fault is not None
+    assert upstream.asked == 2, "nor is it asked again about this rollout"
 
 
 # ---- the formula of ShoppingBench

@@ -56,7 +56,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
     ),
     "grpo": (
         SUCCESS,
-        Panel("credit of a turn", ("step_reward",)),
+        Panel("credit of a turn", ("step_reward", "step_reward/uncredited")),
         Panel("groups by success", ("groups/mixed", "groups/all_fail", "groups/all_success")),
         CALLS,
         Panel("KL to the start, nats a token", ("kl_to_start",)),

@@ -3,6 +3,7 @@
 Source: Liu et al., Understanding R1-Zero-Like Training (arXiv 2503.20783). Per step:
 A[t] = turn_weight * A_turn[t] + outcome_weight * A_outcome. A turn that a rollout never reached
 counts as reward 0 in the mean of that step, so that stopping early is never better than average.
+A turn that the teacher did not answer for is no statement: it is in no mean and has advantage 0.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ def outcome_advantages(rewards: Sequence[float | None], group: int) -> list[floa
 
 
 def turn_advantages(
-    earned: Sequence[Sequence[float] | None], group: int, kind: CreditKind = "step"
+    earned: Sequence[Sequence[float | None] | None], group: int, kind: CreditKind = "step"
 ) -> list[list[float]]:
     """Each turn's credit minus the mean of that turn over the group.
 
     Args:
-        earned: rollout -> credit of each of its turns; None: unscored, left out of the mean.
+        earned: rollout -> credit of each of its turns, None where the teacher did not answer; None:
+            unscored. Neither has a part in a mean.
         group: rollouts of one problem, standing one after the other.
         kind: what a turn answers for.
 
@@ -43,27 +45,36 @@ def turn_advantages(
     """
     out: list[list[float]] = []
     for start in range(0, len(earned), group):
-        part = earned[start : start + group]
-        valued = [None if each is None else _valued(each, kind) for each in part]
+        valued = [
+            None if each is None else _valued(each, kind) for each in earned[start : start + group]
+        ]
         scored = [each for each in valued if each is not None]
         longest = max((len(each) for each in scored), default=0)
-        means = [
-            sum(each[turn] for each in scored if turn < len(each)) / len(scored)
-            for turn in range(longest)
-        ]
+        means = [_mean(scored, turn) for turn in range(longest)]
         out += [
-            [] if each is None else [value - means[turn] for turn, value in enumerate(each)]
+            []
+            if each is None
+            else [0.0 if one is None else one - means[turn] for turn, one in enumerate(each)]
             for each in valued
         ]
     return out
 
 
-def _valued(earned: Sequence[float], kind: CreditKind) -> list[float]:
+def _mean(scored: Sequence[Sequence[float | None]], turn: int) -> float:
+    """Of one turn over a group; 0 for a rollout that ended before it."""
+    values = [each[turn] if turn < len(each) else 0.0 for each in scored]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else 0.0
+
+
+def _valued(earned: Sequence[float | None], kind: CreditKind) -> list[float | None]:
+    """What each turn answers for; with `to_go` nobody knows it before an unknown credit."""
     if kind == "step":
         return list(earned)
-    total, out = 0.0, []
+    total: float | None = 0.0
+    out: list[float | None] = []
     for credit in reversed(earned):
-        total += credit
+        total = None if total is None or credit is None else total + credit
         out.append(total)
     return out[::-1]
 

@@ -213,6 +213,7 @@ def run_grpo(
     Raises:
         InputError: there is no checkpoint to start from, or no training problems.
         IntegrityError: the loss is not a number.
+        UpstreamError: no rollout of a step could be scored, or the teacher answered for no turn.
     """
     policy = open_policy(context, previous, slots=settings.threads)
     if settings.base_url:
@@ -279,7 +280,8 @@ def make_roller(
             remedy='name them with --suite and --catalogue, or use reward = "prefix"',
         )
     problems = context.ground.evenly(settings.problems, f"grpo-{context.seed}")
-    teacher = TeacherPolicy(upstream, settings.teacher.model)
+    named = settings.teacher
+    teacher = TeacherPolicy(upstream, named.model, where=named.base_url)
     asked = teacher if settings.reward == "on_policy" else None
     return WorldRoller(problems, context.ground, policy.codec, play, asked)
 

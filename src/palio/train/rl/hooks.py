@@ -122,6 +122,8 @@ class MetricsFile(TrainerCallback):  # type: ignore[misc]
         row = {n: round(v, 6) if isinstance(v, float) else v for n, v in found.items()}
         append_metrics(self._out, {"step": state.global_step, **row})
         shown = [f"{n} {row[n]:.3g}" for n in ("loss", "reward", "step_reward") if n in row]
+        if row.get("step_reward/uncredited"):
+            shown.append(f"teacher silent for {row['step_reward/uncredited']:.0%} of the turns")
         self._report(min(1.0, state.global_step / max(1, state.max_steps)), ", ".join(shown))
 
 

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from palio.broker.upstream import Upstream
+from palio.broker.upstream import RejectedError, Upstream
 from palio.judging.format import step_reward
-from palio.records import FaultCode, Message, OutcomeVerdict, ToolCall, Trajectory, UpstreamError
+from palio.records import (
+    FaultCode,
+    Message,
+    OutcomeVerdict,
+    PalioError,
+    ToolCall,
+    Trajectory,
+    UpstreamError,
+)
 from palio.world.arguments import UNPARSED
 from palio.world.tools import Toolbox, canonical_arguments
 
@@ -70,12 +78,18 @@ class TeacherPolicy:
         upstream: scripted or any OpenAI-compatible endpoint.
         model: its name there.
         sampling: what each request carries beside it.
+        where: its address, for errors.
     """
 
     def __init__(
-        self, upstream: Upstream, model: str, sampling: Mapping[str, Any] | None = None
+        self,
+        upstream: Upstream,
+        model: str,
+        sampling: Mapping[str, Any] | None = None,
+        *,
+        where: str = "",
     ) -> None:
-        self._upstream, self._model = upstream, model
+        self._upstream, self._model, self._where = upstream, model, where or model
         self._sampling = {"temperature": 0.0, **(sampling or {})}
 
     def next_calls(self, messages: Sequence[Message], tools: Sequence[Any]) -> list[ToolCall]:
@@ -83,6 +97,7 @@ class TeacherPolicy:
 
         Raises:
             UpstreamError: the teacher cannot be asked, or its answer is no completion.
+            RejectedError: the teacher refuses this conversation.
         """
         body = {
             **self._sampling,
@@ -96,28 +111,51 @@ class TeacherPolicy:
             return [msgspec.convert(call, ToolCall) for call in plain]
         except (KeyError, IndexError, AttributeError, TypeError, msgspec.ValidationError) as error:
             raise UpstreamError(
-                f"the teacher's answer is no completion: {error}", code=FaultCode.upstream_garbage
+                f"the teacher's answer is no completion: {error}",
+                code=FaultCode.upstream_garbage,
+                where=self._where,
             ) from error
 
 
-def on_policy_credits(
-    trajectory: Trajectory, teacher: TeacherPolicy, toolbox: Toolbox
-) -> list[float]:
-    """One credit in [0, 1] for each assistant turn of a rollout, on the student's own history.
+class Credits(NamedTuple):
+    """What the turns of a rollout earned.
 
-    Raises:
-        UpstreamError: the teacher cannot be asked.
+    Attributes:
+        earned: of each turn, in [0, 1]; None where the teacher did not answer.
+        asked: turns that make a call, for which the teacher has to be asked.
+        fault: why it did not answer; None: it did, for every turn.
     """
-    earned = []
+
+    earned: tuple[float | None, ...]
+    asked: int
+    fault: PalioError | None = None
+
+
+def on_policy_credits(trajectory: Trajectory, teacher: TeacherPolicy, toolbox: Toolbox) -> Credits:
+    """One credit for each assistant turn of a rollout, on the student's own history.
+
+    A turn without a call earns 0 without asking. A teacher that fails once is not asked about the
+    rest of the rollout: a server that is down would cost its time-outs again for every turn.
+    """
+    earned: list[float | None] = []
+    asked = 0
+    fault: PalioError | None = None
     for at, message in enumerate(trajectory.messages):
         if message.role != "assistant":
             continue
         if not message.tool_calls:
             earned.append(0.0)
             continue
-        wanted = teacher.next_calls(trajectory.messages[:at], trajectory.tools)
-        earned.append(step_credit(message.tool_calls, wanted, toolbox))
-    return earned
+        asked += 1
+        credit = None
+        if fault is None:
+            try:
+                wanted = teacher.next_calls(trajectory.messages[:at], trajectory.tools)
+                credit = step_credit(message.tool_calls, wanted, toolbox)
+            except (UpstreamError, RejectedError) as error:
+                fault = error
+        earned.append(credit)
+    return Credits(tuple(earned), asked, fault)
 
 
 def prefix_reward(written: Message, teacher: Message) -> float:

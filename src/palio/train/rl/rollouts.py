@@ -15,6 +15,7 @@ from palio.judging.outcome import OutcomeScorer
 from palio.records import (
     FaultCode,
     Message,
+    PalioError,
     Problem,
     Profile,
     Tool,
@@ -51,10 +52,13 @@ class Rollout:
         logprobs: of these at sampling time; 0 for the others.
         spans: places of each turn's sampled tokens in `completion`.
         outcome: reward of the whole; None: unscored.
-        credits: reward of each turn in [0, 1]; None: no teacher was asked, or it did not answer.
+        credits: reward of each turn in [0, 1], None for one that the teacher did not answer for;
+            None: no teacher was asked.
         success: strict success.
         audit: counts; None in prefix mode, where nothing is carried out.
         trajectory: the record; None in prefix mode.
+        asked: turns that make a call, of which the teacher is asked.
+        fault: why the teacher did not answer for all of them.
     """
 
     key: str
@@ -64,10 +68,12 @@ class Rollout:
     logprobs: list[float]
     spans: tuple[Span, ...]
     outcome: float | None
-    credits: tuple[float, ...] | None
+    credits: tuple[float | None, ...] | None
     success: bool
     audit: Audit | None = None
     trajectory: Trajectory | None = None
+    asked: int = 0
+    fault: PalioError | None = None
 
 
 def checked(rollouts: Sequence[Rollout], end: int) -> list[Rollout]:
@@ -190,14 +196,11 @@ class WorldRoller:
         return self._credited(rollout, Toolbox(world))
 
     def _credited(self, rollout: Rollout, toolbox: Toolbox) -> Rollout:
-        """With the teacher's credits; a teacher that cannot be asked is no statement."""
+        """With the teacher's credits; where it does not answer there is none, and no 0 either."""
         if self._teacher is None or rollout.outcome is None or rollout.trajectory is None:
             return rollout
-        try:
-            earned = on_policy_credits(rollout.trajectory, self._teacher, toolbox)
-        except UpstreamError:
-            return rollout
-        return replace(rollout, credits=tuple(earned))
+        found = on_policy_credits(rollout.trajectory, self._teacher, toolbox)
+        return replace(rollout, credits=found.earned, asked=found.asked, fault=found.fault)
 
 
 def rollout_of(key: str, log: TokenLog, outcome: float | None, *, success: bool) -> Rollout:

@@ -30,6 +30,7 @@ from palio.train.rl.advantages import (
     turn_advantages,
 )
 from palio.train.rl.audit import audit_means, group_shares
+from palio.train.rl.credit import Told, check_teacher, credit_measures
 from palio.train.rl.policy import Policy
 from palio.train.rl.rollouts import Roller, Rollout, checked, rollout_seed
 from palio.train.rl.sampler import sampling_mode
@@ -136,18 +137,18 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL's batch, with (B, T) advantages."""
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        mine = [(each.outcome, each.credits, each.success) for each in self.rolled]
-        everyone = gather_object(mine)
-        first = self.accelerator.process_index * len(mine)
+        everyone: list[Told] = gather_object([Told.of(each) for each in self.rolled])
+        check_teacher(everyone, self.state.global_step + 1)
+        first = self.accelerator.process_index * len(self.rolled)
         output["advantages"] = self._advantages(everyone, first, output["completion_ids"])
         self._measure(everyone)
         self._probe(output)
         return output
 
-    def _advantages(self, everyone: Sequence[Any], first: int, completions: Tensor) -> Tensor:
+    def _advantages(self, everyone: Sequence[Told], first: int, completions: Tensor) -> Tensor:
         scheme, group = self.scheme, self.scheme.group
-        outcomes = outcome_advantages([outcome for outcome, _, _ in everyone], group)
-        turns = turn_advantages([earned for _, earned, _ in everyone], group, scheme.credit)
+        outcomes = outcome_advantages([each.outcome for each in everyone], group)
+        turns = turn_advantages([each.credits for each in everyone], group, scheme.credit)
         rows = [
             token_advantages(
                 completions.shape[1],
@@ -161,15 +162,12 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
         ]
         return torch.tensor(rows, dtype=torch.float32, device=completions.device)
 
-    def _measure(self, everyone: Sequence[Any]) -> None:
+    def _measure(self, everyone: Sequence[Told]) -> None:
         """Group statistics over all processes; audit counts of this one."""
-        found = group_shares([success for _, _, success in everyone], self.scheme.group)
-        found["success"] = sum(success for _, _, success in everyone) / len(everyone)
-        found["unscored"] = sum(outcome is None for outcome, _, _ in everyone) / len(everyone)
-        credited = [earned for _, earned, _ in everyone if earned]
-        if credited:
-            found["step_reward"] = sum(map(sum, credited)) / sum(map(len, credited))
-            found["step_reward/sum"] = sum(map(sum, credited)) / len(credited)
+        found = group_shares([each.success for each in everyone], self.scheme.group)
+        found["success"] = sum(each.success for each in everyone) / len(everyone)
+        found["unscored"] = sum(each.outcome is None for each in everyone) / len(everyone)
+        found |= credit_measures(everyone)
         audits = [rollout.audit for rollout in self.rolled if rollout.audit is not None]
         if audits:
             found |= audit_means(audits)
