@@ -148,7 +148,10 @@ def collect(
         ]
         _run_all(jobs, runner, log, sampling.threads, report)
     rollouts = read_rollouts(folder)
-    return Collected(rollouts, sum(not each.scored for each in rollouts))
+    unscored = sum(not each.scored for each in rollouts)
+    if rollouts and unscored == len(rollouts):
+        raise _nobody(unscored, rollouts[-1])
+    return Collected(rollouts, unscored)
 
 
 def read_rollouts(folder: Path) -> list[Rollout]:
@@ -286,12 +289,17 @@ def _run_all(
 
 
 def _someone_answers(rollout: Rollout, done: int, unscored: int) -> None:
-    if unscored <= done or unscored < _DEAD:
-        return
-    fault = rollout.trajectory.fault
-    raise UpstreamError(
-        f"the first {unscored} rollouts could not be scored",
+    if unscored > done and unscored >= _DEAD:
+        raise _nobody(unscored, rollout)
+
+
+def _nobody(unscored: int, last: Rollout) -> UpstreamError:
+    """What is said when no rollout could be scored, the first that were made or all there are."""
+    fault = last.trajectory.fault
+    why = f": {fault.what}" if fault else ""
+    return UpstreamError(
+        f"the first {unscored} rollouts could not be scored{why}",
         code=fault.code if fault else FaultCode.upstream_unreachable,
-        where=fault.what if fault else "",
-        remedy="start the model's server, or correct its address in the recipe",
+        remedy=(fault.remedy if fault else "")
+        or "start the model's server, or correct its address in the recipe",
     )
