@@ -236,3 +236,19 @@ def test_any_model_of_transformers_can_be_a_policy(scene: Scene, policy: OwnPoli
         assert sampler.sample(prompt, hot(4)).ids == engine.sample(prompt, hot(4)).ids
     copied = plain.copy().state_dict()
     assert all(torch.equal(v, copied[n]) for n, v in policy.model.state_dict().items())
+
+
+def test_the_documented_server_is_the_one_that_trl_starts() -> None:
+    """What TRL's own launcher imposes on `vllm serve` stands in docs/rl.md, and dev mode does."""
+    from trl.generation import vllm_client
+    from trl.scripts.vllm_serve import ScriptArguments, build_command
+
+    told = (Path(__file__).parents[2] / "docs" / "rl.md").read_text("utf-8")
+    command = build_command(ScriptArguments(model="m"))
+    imposed = command[command.index("--weight-transfer-config") :]
+    for flag, value in zip(imposed[::2], imposed[1::2], strict=True):
+        assert f"{flag} '{value}'" in told or f"{flag} {value}" in told
+    assert "VLLM_SERVER_DEV_MODE=1 vllm serve" in told
+    client = Path(vllm_client.__file__).read_text("utf-8")
+    assert "VLLM_SERVER_DEV_MODE=1" in client
+    assert "--weight-transfer-config" in client
