@@ -12,22 +12,26 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from palio.records import PalioError
+from palio.records import ConfigError, MissingDependencyError, PalioError
 from palio.train.backends.job import SAVED, SftJob
-from palio.train.backends.pretrained import _launched
+from palio.train.backends.launch import command_of, launched
 from palio.train.checkpoint import save_checkpoint
 from palio.train.model import Qwen3
-from palio.train.recipe import PretrainedModel, load_recipe
-from palio.train.settings import TrlSettings
+from palio.train.recipe import PretrainedModel, load_recipe, read_recipe
+from palio.train.run import Options, train
+from palio.train.settings import TrlSettings, shipped
+from palio.train.stage import read_metrics
 from palio.train.tokenizer import ChatTokenizer
 from tests.train import sharded
+from tests.train.test_stages import corpus  # noqa: F401 - a fixture
 
 accelerate = pytest.importorskip("accelerate", reason="it starts the training processes")
 pytest.importorskip("trl", reason="the settings of the later stages are TRL's")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 ROOT = Path(__file__).parents[2]
-FSDP, ZERO = ROOT / "recipes" / "fsdp.yaml", ROOT / "recipes" / "zero3.json"
+FSDP, ZERO = Path(shipped("fsdp")), Path(shipped("zero3"))
 
 
 @pytest.fixture
@@ -85,12 +89,87 @@ def test_zero3_json_is_what_deepspeed_users_of_accelerate_read(clean: pytest.Mon
     assert plugin.deepspeed_config["train_batch_size"] == 128
 
 
-def test_recipes_name_launchers_and_files_that_are_there() -> None:
+def test_recipes_name_launchers_and_files_that_are_there(
+    tmp_path: Path, clean: pytest.MonkeyPatch
+) -> None:
+    """From any folder: the files are found in the package, the launcher by this interpreter."""
+    clean.chdir(tmp_path)
     for stage in load_recipe("qwen3-4b-full").stages:
         settings: Any = stage.settings
-        command = settings.trl.launch
-        assert command[:2] == ("accelerate", "launch")
-        assert (ROOT / command[command.index("--config_file") + 1]).is_file()
+        command = command_of(settings.trl.launch, "folder")
+        assert command[:3] == [sys.executable, "-m", "accelerate.commands.launch"]
+        assert Path(command[command.index("--config_file") + 1]) == FSDP
+        assert command[-3:] == ["-m", "palio.train.backends.job", "folder"]
+    assert FSDP.is_file()
+    assert ZERO.is_file()
+    for link, file in (
+        (ROOT / "recipes" / "fsdp.yaml", FSDP),
+        (ROOT / "recipes" / "zero3.json", ZERO),
+    ):
+        assert link.resolve() == file.resolve()
+    other = command_of(("torchrun", "--nproc_per_node", "2", "--rdzv_config_file", "mine"), "f")
+    assert other[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert other[3:6] == ["--nproc_per_node", "2", "--rdzv_config_file"]
+    assert other[6] == "mine", "only names of files that ship mean those"
+
+
+@pytest.mark.parametrize("kind", ["kto", "grpo", "distill"])
+def test_launch_is_refused_when_the_recipe_is_read(kind: str) -> None:
+    """Not after the hours that the stages before take."""
+    torchrun = ["torchrun", "--nproc_per_node", "2"]
+    launch = {"trl": {"launch": torchrun, "per_device_train_batch_size": 8}}
+    model = {"backend": "transformers", "path": "none"}
+    stages = [{"kind": "sft", **launch}, {"kind": kind, **launch}]
+    with pytest.raises(ConfigError, match=f"stage '{kind}'.*under torchrun"):
+        read_recipe({"name": "r", "model": model, "stage": stages})
+    assert read_recipe({"name": "r", "model": model, "stage": stages[:1]})
+    with pytest.raises(ConfigError, match="palio's own is trained in one process"):
+        read_recipe({"name": "r", "stage": stages[:1]})
+
+
+def test_a_launcher_that_is_not_there_is_named(tmp_path: Path) -> None:
+    job = SftJob(
+        stage="sft",
+        folder=str(tmp_path),
+        model=PretrainedModel(path="n"),
+        settings=TrlSettings(),
+        seed=0,
+        longest=9,
+    )
+    with pytest.raises(MissingDependencyError, match="no launcher 'slurm-run'"):
+        launched(job, ["slurm-run"])
+
+
+@pytest.mark.slow
+def test_a_stage_in_two_processes_trains_as_in_one(
+    small: Qwen3,
+    tokenizer: ChatTokenizer,
+    corpus: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """torchrun and gloo on CPU: each process has one row of every batch of two."""
+    start = tmp_path / "start"
+    save_checkpoint(start, small, tokenizer, config={}, inputs={}, counts={}, seed=0)
+    torchrun = ["torchrun", "--standalone", "--nproc_per_node", "2"]
+    ends, losses = [], []
+    for name, batch, launch in (("one", 2, []), ("two", 1, torchrun)):
+        trl = {"max_steps": 6, "gradient_accumulation_steps": 1, "learning_rate": 1e-3}
+        stage = {
+            "kind": "sft",
+            "trl": {**trl, "per_device_train_batch_size": batch, "launch": launch},
+        }
+        model = {"backend": "transformers", "path": str(start)}
+        recipe = read_recipe({"name": "p", "model": model, "stage": [stage]})
+        made = train(recipe, corpus, tmp_path / name, options=Options(uncertified=True))
+        assert made.stages[0].counts["steps"] == 6
+        ends.append(load_file(made.final / "model.safetensors"))
+        losses.append([row["loss"] for row in read_metrics(tmp_path / name / "sft")])
+    assert losses[1] == pytest.approx(losses[0], abs=2e-3)
+    before = load_file(start / "model.safetensors")
+    moved = max(float((ends[0][name] - before[name]).abs().max()) for name in before)
+    apart = max(float((ends[0][name] - ends[1][name]).abs().max()) for name in before)
+    assert moved > 1e-3
+    assert apart < 0.02 * moved
 
 
 FAKE = """#!{python}
@@ -118,8 +197,8 @@ def test_a_launcher_is_started_with_the_job_and_its_end_is_watched(tmp_path: Pat
         longest=10,
     )
     with pytest.raises(PalioError, match="ended with status 3"):
-        _launched(job, [str(fake), "--fail"])
-    _launched(job, [str(fake), "launch", "--config_file", "recipes/fsdp.yaml"])
+        launched(job, [str(fake), "--fail"])
+    launched(job, [str(fake), "launch", "--config_file", "recipes/fsdp.yaml"])
     told = json.loads((tmp_path / "told.json").read_text())
     wanted = ["launch", "--config_file", "recipes/fsdp.yaml", "-m", "palio.train.backends.job"]
     assert told == [*wanted, str(tmp_path)]

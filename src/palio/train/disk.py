@@ -74,8 +74,10 @@ def _reason(error: BaseException) -> str:
 
 
 def _finite(model: nn.Module) -> bool:
-    trained = (weight for weight in model.parameters() if weight.requires_grad)
-    return all(bool(torch.isfinite(weight).all()) for weight in trained)
+    """Whether the weights in training are numbers; of sharded ones, this process's share."""
+    trained: list[Any] = [weight for weight in model.parameters() if weight.requires_grad]
+    shares = (one.to_local() if hasattr(one, "to_local") else one for one in trained)
+    return all(bool(torch.isfinite(share).all()) for share in shares)
 
 
 class WholeStates:

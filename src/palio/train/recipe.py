@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from palio.records import ConfigError, Record, digest
+from palio.train.settings import SftSettings
 from palio.train.stage import StageSettings
 from palio.train.stages import KINDS, kind_named
 
@@ -158,6 +159,9 @@ class Recipe(Record, frozen=True, omit_defaults=False):
         data: which rows of the corpus.
         stages: in order; each starts from the checkpoint of the one before.
         dry: each stage runs a step or two at a cut-down model: mechanics only, no result.
+
+    Raises:
+        ConfigError: `launch` is set where nothing is launched.
     """
 
     name: str
@@ -167,6 +171,21 @@ class Recipe(Record, frozen=True, omit_defaults=False):
     data: DataConfig = DataConfig()
     seed: int = 0
     dry: bool = False
+
+    def __post_init__(self) -> None:
+        for stage in self.stages:
+            trl = getattr(stage.settings, "trl", None)
+            if trl is None or not trl.launch:
+                continue
+            own, later = self.pretrained is None, not isinstance(stage.settings, SftSettings)
+            if own or later:
+                whose = "a model of palio's own" if own else f"a stage of kind {stage.kind!r}"
+                raise ConfigError(
+                    f"stage {stage.name!r}: {whose} is trained in one process, not by `launch`",
+                    where=self.name,
+                    remedy="take `launch` out"
+                    + ("" if own else ", or call its training from a script under torchrun"),
+                )
 
     def prefix(self, count: int) -> dict[str, Any]:
         """All that decides the first `count` stages, as plain data; the recipe's name does not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Literal
 
 import msgspec
@@ -10,6 +11,16 @@ from palio.records import ConfigError, Profile, Record
 from palio.train.loop import StageConfig
 from palio.train.optimiser import OptimiserConfig
 from palio.train.stage import StageSettings
+
+SHIPPED = {"fsdp": "fsdp.yaml", "zero3": "zero3.json"}
+"""Configurations for launchers beside the bundled recipes; a digest has the name, not the place."""
+
+
+def shipped(name: str) -> str:
+    """The path of a file in `SHIPPED` by its name there; any other name as it is."""
+    if name not in SHIPPED:
+        return name
+    return str(resources.files(__package__).joinpath("recipes", SHIPPED[name]))
 
 
 class TrlSettings(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -20,10 +31,11 @@ class TrlSettings(Record, frozen=True, omit_defaults=False, forbid_unknown_field
         max_steps: updates; -1: `num_train_epochs` decides.
         report_to: where transformers reports to, e.g. "wandb"; `metrics.jsonl` is always written.
         save_steps: updates between two checkpoints that a killed run goes on from.
-        deepspeed: its configuration file; "" for none. FSDP is chosen by `launch`.
+        deepspeed: its configuration file, or "zero3" for the one that ships (`shipped`); "" for
+            none. FSDP is chosen by `launch`.
         packing: several rows in one; slow on CPU (535 against 2,600 tokens/s, measured).
-        launch: command that starts the training processes, e.g. ["accelerate", "launch",
-            "--config_file", "fsdp.yaml"]; () trains in this process.
+        launch: command that starts the training processes of SFT, e.g. ["accelerate", "launch",
+            "--config_file", "fsdp"], where "fsdp" is the file that ships; () trains in this one.
         extra: any other field of TRL's configuration class.
     """
 

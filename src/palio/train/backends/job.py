@@ -20,7 +20,7 @@ from palio.train.backends.places import sft_trainer
 from palio.train.backends.weights import load_model, load_tokenizer
 from palio.train.disk import saving
 from palio.train.recipe import LoraConfig, PretrainedModel
-from palio.train.settings import TrlSettings
+from palio.train.settings import TrlSettings, shipped
 from palio.train.stage import append_metrics, trim_metrics
 
 FILE, ROWS, TRAINER, SAVED = "job.json", "rows.msgpack", "trainer", "saved"
@@ -98,7 +98,9 @@ def arguments(job: SftJob) -> Any:
     del given["launch"]
     steps = given.pop("warmup_ratio")
     given["report_to"] = list(given["report_to"]) or "none"
-    given["deepspeed"] = given["deepspeed"] or None
+    given["deepspeed"] = shipped(given["deepspeed"]) or None
+    if not torch.cuda.is_available() and torch.distributed.is_torchelastic_launched():
+        given["ddp_backend"] = "gloo"
     return SFTConfig(
         output_dir=str(job.place / TRAINER),
         seed=job.seed,

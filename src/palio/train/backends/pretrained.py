@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle, islice
@@ -14,12 +12,12 @@ from palio.broker.upstream import Upstream
 from palio.records import (
     InputError,
     MissingDependencyError,
-    PalioError,
     to_json,
 )
 from palio.train.backend import Source
 from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.job import FILE, SAVED, TRAINER, SftJob, run_job, write_rows
+from palio.train.backends.launch import launched
 from palio.train.backends.weights import load_model, load_tokenizer, sampled
 from palio.train.batches import Example
 from palio.train.checkpoint import CHECKPOINT, seal
@@ -83,7 +81,7 @@ class PretrainedBackend:
         (out / FILE).write_bytes(to_json(job))
         shutil.rmtree(out / SAVED, ignore_errors=True)
         if settings.trl.launch:
-            _launched(job, settings.trl.launch)
+            launched(job, settings.trl.launch)
         else:
             run_job(job, report)
         return self._finish(job, sources, out, context)
@@ -152,18 +150,3 @@ def mixture(sources: Sequence[Source]) -> list[Example]:
         islice(cycle(source.examples), round(total * source.weight / weight)) for source in sources
     ]
     return [example for part in parts for example in part]
-
-
-def _launched(job: SftJob, launch: Sequence[str]) -> None:
-    """Run the job in processes of a launcher's."""
-    command = [*launch, "-m", "palio.train.backends.job", job.folder]
-    if launch[0] == "python":
-        command = [sys.executable, *command[1:]]
-    with (job.place / "launch.log").open("ab") as log:
-        code = subprocess.run(command, stdout=log, stderr=log, check=False).returncode  # noqa: S603
-    if code or not (job.place / SAVED / "config.json").exists():
-        raise PalioError(
-            f"the training processes ended with status {code}",
-            where=str(job.place / "launch.log"),
-            remedy="read the log; run the same again to go on from the last state",
-        )

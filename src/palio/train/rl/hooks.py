@@ -15,7 +15,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_utils import get_last_checkpoint
 
 from palio.records import ConfigError, IntegrityError
-from palio.train.settings import TrlSettings
+from palio.train.settings import TrlSettings, shipped
 from palio.train.stage import Report, append_metrics, read_metrics, trim_metrics
 
 STATES = "states"
@@ -76,7 +76,7 @@ def trl_fields(
     if not on_gpu and torch.distributed.is_torchelastic_launched():
         fields["ddp_backend"] = "gloo"
     if trl.deepspeed:
-        fields["deepspeed"] = trl.deepspeed
+        fields["deepspeed"] = shipped(trl.deepspeed)
     return {**fields, **trl.extra}
 
 
