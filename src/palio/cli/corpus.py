@@ -10,13 +10,14 @@ from typing import Any
 import typer
 
 from palio.cli import corpus_card
+from palio.cli import corpus_options as options
 from palio.cli.corpus_formats import export, import_traces
 from palio.cli.corpus_judging import judging
 from palio.cli.corpus_leaks import register
 from palio.cli.corpus_salvage import salvage
 from palio.cli.corpus_screen import counter, print_funnel, warn
 from palio.cli.corpus_shards import assemble, shard
-from palio.cli.judge_choice import JUDGE, REPLIES, reasoning_judge
+from palio.cli.judge_choice import JUDGE
 
 app = typer.Typer(
     help="Corpora: trajectories in, a judged, leak-guarded, split corpus out.",
@@ -31,41 +32,32 @@ app.command()(assemble)
 register(app)
 corpus_card.register(app)
 
-AS_JSON = typer.Option(False, "--json", help="Print JSON.")
-FOLDER = typer.Argument(..., help="Folder of a finished `palio corpus build`.")
-
 
 @app.command()
 def build(
-    trajectories: list[Path] = typer.Option(
-        ..., help="Traces, old ones too: files, folders, patterns, or - for standard input."
-    ),
+    trajectories: list[Path] = options.TRAJECTORIES,
     suite: list[Path] = typer.Option(..., help="Suites that the trajectories refer to."),
-    catalogue: list[Path] = typer.Option([], help="Catalogues: judge outcomes against them."),
-    out: Path = typer.Option(..., help="Corpus folder to write."),
-    config: Path | None = typer.Option(None, help="TOML with keys of CorpusConfig."),
-    keep_pools: Path | None = typer.Option(None, help="Earlier corpus whose split must stay."),
-    links: Path | None = typer.Option(None, help="TOML with must and cannot: pairs of problems."),
-    vectors: Path | None = typer.Option(None, help="Folder that keeps vectors of embedding edges."),
-    verdicts: list[Path] = typer.Option([], help="Outcome verdicts of validators."),
-    encoder: str = typer.Option("lexical", help="Title similarity: lexical or minilm."),
+    catalogue: list[Path] = options.CATALOGUE,
+    out: Path = options.OUT,
+    config: Path | None = options.CONFIG,
+    keep_pools: Path | None = options.KEEP_POOLS,
+    links: Path | None = options.LINKS,
+    vectors: Path | None = options.VECTORS,
+    verdicts: list[Path] = options.VERDICTS,
+    encoder: str = options.ENCODER,
     judge: str = JUDGE,
-    workers: int = typer.Option(2, min=1, help="Processes that judge."),
-    as_json: bool = AS_JSON,
+    workers: int = options.WORKERS,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Judge trajectories, gate them with counted reasons, split them without leaks."""
     from palio.corpus.build import build as build_corpus
     from palio.corpus.build import read_pools
-    from palio.corpus.config import CorpusConfig, read_config
     from palio.corpus.funnel_chart import draw_funnel
     from palio.suites.embedding import vector_store
-    from palio.suites.links import read_links
 
-    chosen = read_config(config) if config else CorpusConfig()
-    if links:
-        chosen = chosen.linked(read_links(links))
+    chosen = options.config_of(config, links)
     with ExitStack() as stack, counter("judging and gating") as progress:
-        asked = None if judge == "evidence" else reasoning_judge(stack, judge, out / REPLIES)
+        asked = options.judge_of(stack, judge, out)
         read = judging(chosen, trajectories, suite, catalogue, verdicts, encoder, asked)
         funnel = build_corpus(
             read.judged(read.reader, workers),
@@ -88,9 +80,9 @@ def build(
 
 @app.command()
 def funnel(
-    folder: Path = FOLDER,
+    folder: Path = options.FOLDER,
     chart: Path | None = typer.Option(None, help="Also draw it to this .png or .svg file."),
-    as_json: bool = AS_JSON,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Show how many rows each step kept, and why the others went."""
     from palio.corpus.funnel import read_funnel
@@ -104,11 +96,11 @@ def funnel(
 
 @app.command()
 def show(
-    folder: Path = FOLDER,
+    folder: Path = options.FOLDER,
     pool: str = typer.Option("train", help="train, development or heldout."),
     row: int = typer.Option(0, min=0, help="Row to show, from 0."),
     trajectory: str = typer.Option("", help="Show this trajectory id instead."),
-    as_json: bool = AS_JSON,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Show one row as the model will read it, with its verdicts."""
     from itertools import islice

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from palio.cli import corpus_options as options
 from palio.cli.corpus_judging import judging, problems_of
-from palio.cli.judge_choice import JUDGE, REPLIES, reasoning_judge
+from palio.cli.judge_choice import JUDGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from palio.corpus.difference import Difference
     from palio.records import Message
 
-AS_JSON = typer.Option(False, "--json", help="Print JSON.")
-FOLDER = typer.Argument(..., help="Folder of a finished `palio corpus build`.")
 ABOUT = typer.Option(None, help="TOML with title, licences, contact: keys of About.")
 SHOWN = 20
 """Changes that a difference prints one by one."""
@@ -32,10 +31,10 @@ def register(app: typer.Typer) -> None:
 
 
 def card(
-    folder: Path = FOLDER,
+    folder: Path = options.FOLDER,
     about: Path | None = ABOUT,
     tokenizer: Path | None = typer.Option(None, help="tokenizer.json that counts tokens."),
-    as_json: bool = AS_JSON,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Write the data set card into a corpus: README.md, stats.json, report.html."""
     from palio.corpus.card import write_card
@@ -50,7 +49,7 @@ def card(
 
 
 def report(
-    folder: Path = FOLDER,
+    folder: Path = options.FOLDER,
     out: Path = typer.Option(..., help="HTML file to write."),
     about: Path | None = ABOUT,
     tokenizer: Path | None = typer.Option(None, help="tokenizer.json that counts tokens."),
@@ -66,7 +65,7 @@ def report(
 def diff(
     older: Path = typer.Argument(..., help="Corpus folder."),
     newer: Path = typer.Argument(..., help="Corpus folder to compare with it."),
-    as_json: bool = AS_JSON,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Show which rows came, went, moved or changed between two corpora, and why."""
     from palio.corpus.difference import difference
@@ -80,19 +79,17 @@ def diff(
 
 def daily(
     previous: Path = typer.Option(..., help="Corpus folder to grow from; it stays as it is."),
-    trajectories: list[Path] = typer.Option(
-        ..., help="Traces, old ones too: files, folders, patterns, or - for standard input."
-    ),
+    trajectories: list[Path] = options.TRAJECTORIES,
     suite: list[Path] = typer.Option(..., help="All suites, those of earlier days included."),
-    catalogue: list[Path] = typer.Option([], help="Catalogues: judge outcomes against them."),
-    out: Path = typer.Option(..., help="Corpus folder to write."),
+    catalogue: list[Path] = options.CATALOGUE,
+    out: Path = options.OUT,
     config: Path | None = typer.Option(None, help="Check that it is the corpus's configuration."),
-    verdicts: list[Path] = typer.Option([], help="Outcome verdicts of validators."),
-    vectors: Path | None = typer.Option(None, help="Folder that keeps vectors of embedding edges."),
-    encoder: str = typer.Option("lexical", help="Title similarity: lexical or minilm."),
+    verdicts: list[Path] = options.VERDICTS,
+    vectors: Path | None = options.VECTORS,
+    encoder: str = options.ENCODER,
     judge: str = JUDGE,
-    workers: int = typer.Option(2, min=1, help="Processes that judge."),
-    as_json: bool = AS_JSON,
+    workers: int = options.WORKERS,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Grow a corpus by a day: only new trajectories are judged, pools never move."""
     from palio.cli.corpus_screen import counter, print_funnel, warn
@@ -103,7 +100,7 @@ def daily(
 
     before = standing(previous, read_config(config) if config else None)
     with ExitStack() as stack, counter("judging and gating") as progress:
-        asked = None if judge == "evidence" else reasoning_judge(stack, judge, out / REPLIES)
+        asked = options.judge_of(stack, judge, out)
         read = judging(before.config, trajectories, suite, catalogue, verdicts, encoder, asked)
         day = Day(before, read.problems)
         day.check_judge(read.inputs)
@@ -124,7 +121,7 @@ def daily(
 
 def takedown(
     folder: Path = typer.Argument(..., help="Corpus folder; it stays as it is."),
-    out: Path = typer.Option(..., help="Corpus folder to write."),
+    out: Path = options.OUT,
     agent: list[str] = typer.Option([], help="Take down what this agent made."),
     trajectory: list[str] = typer.Option([], help="Take down this trajectory id."),
     problem: list[str] = typer.Option([], help="Take down all rows of this problem id."),
@@ -133,7 +130,7 @@ def takedown(
     suite: list[Path] = typer.Option([], help="Suites, where the corpus hides some problems."),
     why: str = typer.Option("", help="Reason; published with the corpus."),
     day: str = typer.Option("", help="Date of the request, as it is to be published."),
-    as_json: bool = AS_JSON,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Write the corpus that never had a source; the source stays out of later days."""
     from palio.corpus.reading import TraceReader

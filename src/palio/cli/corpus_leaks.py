@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from palio.cli.corpus_options import AS_JSON, FOLDER
+
 if TYPE_CHECKING:
     from palio.corpus.decontaminate import Contamination
     from palio.corpus.verify import Verification
-
-AS_JSON = typer.Option(False, "--json", help="Print JSON.")
-FOLDER = typer.Argument(..., help="Folder of a finished `palio corpus build`.")
 
 
 def verify(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from palio.cli.judge_choice import JUDGE, REPLIES, reasoning_judge
+from palio.cli import corpus_options as options
+from palio.cli.judge_choice import JUDGE
 
 if TYPE_CHECKING:
     from palio.corpus.shards import Plan, ShardManifest
@@ -21,27 +22,26 @@ def shard(
         ..., help="Trace files, folders, patterns or URLs (s3://...); each file is a shard."
     ),
     out: str = typer.Option(..., help="Folder or URL for the shards."),
-    config: Path | None = typer.Option(None, help="TOML with keys of CorpusConfig."),
+    config: Path | None = options.CONFIG,
     format: str = typer.Option("auto", help="Read every record as this format."),  # noqa: A002
     executor: str = typer.Option("processes", help="processes, inline or ray."),
     workers: int = typer.Option(2, min=1, help="Processes, or shards at a time on a cluster."),
     address: str = typer.Option("", help="Ray cluster to use; a local one is started without."),
     max_bytes: int = typer.Option(64 << 20, min=1, help="Longest record that is read."),
     level: int = typer.Option(3, min=1, max=19, help="zstd level of the columns."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Read and gate traces into Parquet; run it again after any interruption to do the rest.
 
     Only the gates that need nothing but a row itself apply here. `palio corpus build` takes the
     folder like any other traces, and does what compares rows.
     """
-    from palio.corpus.config import CorpusConfig, read_config
     from palio.corpus.shards import EXECUTORS, ShardConfig, plan, run
     from palio.records import ConfigError
 
     if executor not in EXECUTORS:
         raise ConfigError(f"no executor {executor!r}", remedy=f"one of {', '.join(EXECUTORS)}")
-    corpus = read_config(config) if config else CorpusConfig()
+    corpus = options.config_of(config)
     chosen = ShardConfig(corpus=corpus, format=format, max_bytes=max_bytes, level=level)
     todo = plan(sources, chosen, out)
     with _counter(todo) as progress:
@@ -125,17 +125,17 @@ def _counter(todo: Plan) -> Iterator[Any]:
 def assemble(
     shards: str = typer.Argument(..., help="Folder or URL of `palio corpus shard`."),
     suite: list[Path] = typer.Option(..., help="Suites that the traces refer to."),
-    out: Path = typer.Option(..., help="Corpus folder to write."),
-    catalogue: list[Path] = typer.Option([], help="Catalogues: judge outcomes against them."),
-    config: Path | None = typer.Option(None, help="TOML with keys of CorpusConfig."),
-    keep_pools: Path | None = typer.Option(None, help="Earlier corpus whose split must stay."),
-    links: Path | None = typer.Option(None, help="TOML with must and cannot: pairs of problems."),
-    vectors: Path | None = typer.Option(None, help="Folder that keeps vectors of embedding edges."),
-    verdicts: list[Path] = typer.Option([], help="Outcome verdicts of validators."),
-    encoder: str = typer.Option("lexical", help="Title similarity: lexical or minilm."),
+    out: Path = options.OUT,
+    catalogue: list[Path] = options.CATALOGUE,
+    config: Path | None = options.CONFIG,
+    keep_pools: Path | None = options.KEEP_POOLS,
+    links: Path | None = options.LINKS,
+    vectors: Path | None = options.VECTORS,
+    verdicts: list[Path] = options.VERDICTS,
+    encoder: str = options.ENCODER,
     judge: str = JUDGE,
-    workers: int = typer.Option(2, min=1, help="Processes that judge."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    workers: int = options.WORKERS,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Make the corpus of finished shards that `palio corpus build` makes of their traces.
 
@@ -145,17 +145,13 @@ def assemble(
     from palio.cli.corpus_judging import bench_of
     from palio.cli.corpus_screen import counter, print_funnel, warn
     from palio.corpus.build import read_pools
-    from palio.corpus.config import CorpusConfig, read_config
     from palio.corpus.shards.assembly import assemble as assemble_shards
     from palio.rollout.verdicts import Verdicts
     from palio.suites.embedding import vector_store
-    from palio.suites.links import read_links
 
-    chosen = read_config(config) if config else CorpusConfig()
-    if links:
-        chosen = chosen.linked(read_links(links))
+    chosen = options.config_of(config, links)
     with ExitStack() as stack, counter("judging and gating") as progress:
-        asked = None if judge == "evidence" else reasoning_judge(stack, judge, out / REPLIES)
+        asked = options.judge_of(stack, judge, out)
         bench = bench_of(chosen, suite, catalogue, verdicts, encoder, asked)
         judges = chosen.coefficient > 0 or bool(catalogue or chosen.scrub) or asked is not None
         funnel = assemble_shards(
