@@ -31,6 +31,7 @@ from palio.sandbox.choice import open_driver, opened
 from palio.sandbox.inline import InlineDriver
 from palio.sandbox.process import SubprocessDriver
 from palio.sandbox.spec import Driver
+from palio.world.tools import FOUR_TOOLS
 from tests.conftest import ROOT
 from tests.rollout.agents import ANSWERS, jobs, small, written
 
@@ -84,6 +85,28 @@ def test_one_problem_inline(tmp_path: Path) -> None:
     problem = small()[1][1].problem_id
     (replay,) = replay_runs(folder, lambda _: driver, problems=[problem])
     assert (replay.problem_id, replay.status) == (problem, "identical")
+
+
+VOUCHER = """
+from src.agent.agent_interface import execute_tool_call
+
+def agent_main(problem):
+    given = {"product_prices": "9", "voucher_type": "fixed", "discount_value": 1}
+    execute_tool_call("calculate_voucher", given)
+    execute_tool_call("terminate", {})
+    return []
+"""
+
+
+def test_a_tool_that_a_run_did_not_have_is_not_there_in_its_replay(tmp_path: Path) -> None:
+    driver, (world, _) = InlineDriver(), small()
+    work = jobs(written(tmp_path, VOUCHER), problems=1)
+    run_suite(work, tmp_path / "run", driver=driver, tools=FOUR_TOOLS)
+    (run,) = read_trajectories(tmp_path / "run")
+    assert "there is no tool 'calculate_voucher'" in run.dispatches[0].error
+    worlds = {world.catalogue.digest: world}
+    (replay,) = replay_runs(tmp_path / "run", lambda _: driver, worlds=worlds)
+    assert (replay.status, replay.detail) == ("identical", "")
 
 
 FICKLE = """

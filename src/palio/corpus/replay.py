@@ -41,7 +41,12 @@ ROWS = {
 """Members of the compact world's rows."""
 WRAPPERS = ("result", "results", "observation", "output", "data")
 WARNING = "Warning: "
-REFUSALS = ("budget", "arguments longer", "the tool failed on the host's side")
+REFUSALS = (
+    "budget",
+    "arguments longer",
+    "the tool failed on the host's side",
+    "there is no tool",  # that was not offered in this run
+)
 """How the broker's own refusals begin."""
 
 

@@ -26,7 +26,7 @@ from palio.world.execution import (
     Execution,
     ExecutionUnavailableError,
 )
-from palio.world.tools import Toolbox
+from palio.world.tools import SEVEN_TOOLS, Toolbox
 from palio.world.world import World
 
 CODE, WEB = "python_execute", "web_search"
@@ -113,6 +113,15 @@ def offered_tools(
     return tuple(name for name in names if here.get(name, True))
 
 
+def withheld_tools(tools: Sequence[str]) -> tuple[str, ...]:
+    """The tools of the shopping world that a run does not have, since it is not told of them.
+
+    Every run can end: `terminate` is never withheld. A run that was told nothing has all.
+    """
+    told = {*tools, "terminate"}
+    return tuple(name for name in SEVEN_TOOLS if name not in told) if tools else ()
+
+
 @contextmanager
 def run_tools(
     world: World,
@@ -124,15 +133,17 @@ def run_tools(
 ) -> Iterator[Toolbox]:
     """The tools of one run, which lasts at most `seconds` from now.
 
-    Code is run only where `tools` offers that, and none of it goes on when the block is left.
+    Code is run only where `tools` offers that, and none of it goes on when the block is left. A
+    tool of the shopping world that `tools` leaves out is answered as one that there is not.
     """
+    withheld = withheld_tools(tools)
     if CODE not in offered_tools(tools, driver, world):
-        yield Toolbox(world)
+        yield Toolbox(world, withheld=withheld)
         return
     deadline = clock() + seconds
     executor = SandboxExecutor(driver, seed, lambda: deadline - clock())
     try:
-        yield Toolbox(world, executor)
+        yield Toolbox(world, executor, withheld)
     finally:
         executor.close()
 

@@ -64,7 +64,7 @@ def run_problem(
         seed: the run's seed; the spec's own is added.
         attempt: how many times this run was tried before because infrastructure failed.
         suite_id: stands in the record.
-        tools: that the policy harness is told of; without what cannot be (`offered_tools`).
+        tools: that the harness is told of, the only ones; less what cannot be (`offered_tools`).
         clock: seconds.
         stop: when set, the agent is killed.
         journal: where every body is written down; None: only the record is kept.

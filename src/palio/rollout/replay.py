@@ -28,7 +28,7 @@ from palio.broker.recording import (
 from palio.broker.relay import RelayPolicy
 from palio.broker.session import Session, ToolCaller
 from palio.records import AgentRef, ConfigError, InputError, Problem, Record, Trajectory, digest
-from palio.rollout.execution import CODE, run_tools
+from palio.rollout.execution import CODE, run_tools, withheld_tools
 from palio.rollout.problem import run_session
 from palio.rollout.reading import read_trajectories
 from palio.rollout.suite import RECORD
@@ -210,7 +210,7 @@ def _tools(
         return nullcontext(RecordedTools(recording, departures))
     names = [tool["function"]["name"] for tool in opening["settings"].get("tools", ())]
     if CODE not in names:
-        return nullcontext(Toolbox(world))
+        return nullcontext(Toolbox(world, withheld=withheld_tools(names)))
     return run_tools(world, names, driver_of(opening["isolation"]), opening["seed"])
 
 

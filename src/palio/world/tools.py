@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any, cast
@@ -71,9 +71,13 @@ class Toolbox:
     Args:
         world: where they act.
         executor: where `python_execute` runs its code; None: it answers that it cannot.
+        withheld: tools that this run does not have; a call of one is answered as that of a tool
+            which there is not.
     """
 
-    def __init__(self, world: World, executor: Executor | None = None) -> None:
+    def __init__(
+        self, world: World, executor: Executor | None = None, withheld: Collection[str] = ()
+    ) -> None:
         self.world = world
         self._executor = executor
         self._tools: dict[str, Callable[[dict[str, Any], list[str]], str]] = {
@@ -87,7 +91,10 @@ class Toolbox:
             "web_search": self._web_search,
             "python_execute": self._execute,
         }
+        for name in withheld:
+            self._tools.pop(name, None)
         here = {"web_search": world.web is not None, "python_execute": executor is not None}
+        here |= dict.fromkeys(withheld, False)
         self._named = tuple(name for name in ALL_TOOLS if here.get(name, True))
 
     def call(self, name: str, arguments: Mapping[str, Any] | str | None) -> ToolReply:
