@@ -10,10 +10,12 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from palio.evaluate.summary import Summary, make_summary, write_summary
-from palio.evaluate.tables import comparison_table, results_table
+from palio.evaluate.report_data import StageResult
+from palio.evaluate.results import summarise
+from palio.evaluate.summary import Summary, make_summary, stage_summary, write_summary
+from palio.evaluate.tables import comparison_table, groups_table, results_table
 from palio.records import from_json
-from tests.evaluate.sample import ReportData, report_data
+from tests.evaluate.sample import PROBLEMS, ReportData, report_data, score
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +93,81 @@ def test_terminal_table_shows_interval_and_n(data: ReportData) -> None:
     assert "n 60" in text
     assert "first-hit (floor)" in text
     assert "18 / 7" in text
+
+
+def printed(*tables: object, width: int = 120) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    for table in tables:
+        console.print(table)
+    return console.export_text()
+
+
+def broken() -> StageResult:
+    """Every tenth problem is unscored; easy problems succeed, hard ones do not."""
+    scores = [
+        score(
+            p.problem_id, 0, p.difficulty == "easy", status="unscored" if n % 10 == 0 else "scored"
+        )
+        for n, p in enumerate(PROBLEMS)
+    ]
+    greedy = summarise(scores, PROBLEMS, name="p", samples=1, temperature=0.0, seed=0)
+    return StageResult(name="p", greedy=greedy)
+
+
+def test_the_table_shows_car_and_unscored_and_is_never_cut_at_120_columns(data: ReportData) -> None:
+    stages = [*data.stages, broken(), msgspec.structs.replace(data.stages[0], floor=True)]
+    longest = msgspec.structs.replace(data.stages[0], name="a name that is as long as a name is")
+    text = printed(results_table([*stages, longest], data.floors))
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+    assert all(len(line) <= 120 for line in text.splitlines())
+    assert "CAR" in text
+    greedy = data.stages[1].greedy
+    assert greedy is not None
+    car = greedy.overall.car
+    assert car.value is not None
+    assert f"{100 * car.value:.1f}" in text
+    assert f"{100 * car.low:.1f}\N{EN DASH}{100 * car.high:.1f}" in text
+    row = text.splitlines()[[line.split()[:1] for line in text.splitlines()].index(["p"]) :]
+    assert row[0].split()[-1] == "6"
+    assert row[1].split()[-2:] == ["of", "60"]
+    assert "base (floor)" in text
+    assert "pass@8" in text
+    bare = [msgspec.structs.replace(stage, sampled=None) for stage in data.stages]
+    assert "pass@" not in printed(results_table(bare)).split("rate, 95 %")[0]
+
+
+def test_a_policy_is_shown_by_intent_and_by_difficulty() -> None:
+    text = printed(groups_table(broken()))
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if " n " in line}
+    assert list(lines) == ["product", "shop", "voucher", "easy", "hard"]
+    assert lines["easy"] == [
+        "easy",
+        "100.0",
+        "n",
+        "24",
+        "100.0",
+        "n",
+        "24",
+        "100.0",
+        "n",
+        "24",
+        "6",
+    ]
+    assert lines["hard"] == ["hard", "0.0", "n", "30", "0.0", "n", "30", "40.0", "n", "30", "0"]
+
+
+def test_json_has_every_group_with_its_n(data: ReportData, summary: Summary) -> None:
+    told = stage_summary(broken()).difficulties
+    assert list(told) == ["easy", "hard"]
+    easy = told["easy"]
+    assert (easy.problems, easy.unscored, easy.rollouts) == (30, 6, 30)
+    assert easy.asr is not None
+    assert (easy.asr.asr, easy.asr.n) == (1.0, 24)
+    assert (easy.car.value, easy.car.n) == (1.0, 24)
+    assert told["hard"].car.value == pytest.approx(0.4)
+    for stage in summary.stages:
+        assert set(stage.intents) == {"overall", "product", "shop", "voucher"}
+        assert stage.intents["overall"].car.value == stage.car
+        for group in stage.intents.values():
+            assert group.pass_at["8"].n == group.problems
+            assert group.rollouts == 9 * group.problems

@@ -38,6 +38,7 @@ class StageResult(Record, frozen=True):
         sampled: k rollouts a problem: pass@1 and pass@k.
         note: one line under the name, e.g. parameters and tokens.
         seconds: what making and evaluating it took.
+        floor: it stands below the others, as a floor: it learned the form alone.
     """
 
     name: str
@@ -46,6 +47,7 @@ class StageResult(Record, frozen=True):
     sampled: EvalResult | None = None
     note: str = ""
     seconds: float = 0.0
+    floor: bool = False
 
     def rate_series(self, profile: Profile = "oro") -> RateSeries | None:
         """Greedy ASR by intent, None when there was no greedy run."""
@@ -54,7 +56,7 @@ class StageResult(Record, frozen=True):
         rates = {
             intent: rate_of(group.asr[profile]) for intent, group in self.greedy.intents.items()
         }
-        return RateSeries(name=self.name, rates=rates)
+        return RateSeries(name=self.name, rates=rates, floor=self.floor)
 
     def pass_pair(self, profile: Profile = "oro") -> PassPair | None:
         """Sampled pass@1 and pass@k of all problems, None when there was no sampled run."""

@@ -37,6 +37,35 @@ class PassNumbers(Record, frozen=True, omit_defaults=False):
     ci_high: float
 
 
+class MeanNumbers(Record, frozen=True, omit_defaults=False):
+    """A mean over n problems, in [0, 1]; null when n is 0."""
+
+    value: float | None
+    n: int
+    ci_low: float
+    ci_high: float
+
+
+class GroupNumbers(Record, frozen=True, omit_defaults=False):
+    """One intent or difficulty of a policy.
+
+    Attributes:
+        problems: of the group, scored or not.
+        asr, strict: greedy ASR under `oro` and `strict`; null without a greedy run.
+        car: mean rule score of the greedy rollouts, of the sampled ones where there are no others.
+        pass_at: k -> sampled pass@k under `oro`.
+        unscored: rollouts that infrastructure broke, of `rollouts` in all.
+    """
+
+    problems: int
+    asr: IntentNumbers | None
+    strict: IntentNumbers | None
+    car: MeanNumbers
+    pass_at: dict[str, PassNumbers]
+    unscored: int
+    rollouts: int
+
+
 class StageSummary(Record, frozen=True, omit_defaults=False):
     """One policy or floor.
 
@@ -50,6 +79,8 @@ class StageSummary(Record, frozen=True, omit_defaults=False):
         car: mean rule score of the greedy rollouts, all problems.
         unscored: rollouts that infrastructure broke, greedy and sampled.
         asr_worst: overall ASR with unscored problems counted as failures.
+        intents: "overall" and each intent with all that there is to say of it.
+        difficulties: the same by difficulty; empty where problems name none, and for floors.
     """
 
     name: str
@@ -63,6 +94,8 @@ class StageSummary(Record, frozen=True, omit_defaults=False):
     unscored: int
     asr_worst: float | None
     seconds: float
+    intents: dict[str, GroupNumbers] = {}
+    difficulties: dict[str, GroupNumbers] = {}
 
 
 class Summary(Record, frozen=True, omit_defaults=False):
@@ -129,11 +162,11 @@ def write_summary(summary: Summary, path: Path) -> Path:
 def stage_summary(stage: StageResult) -> StageSummary:
     """One stage in plain numbers."""
     greedy = stage.greedy.overall if stage.greedy else None
-    pass_at = _pass_numbers(stage.sampled)
+    pass_at = _pass_numbers(stage.sampled.overall if stage.sampled else None)
     results = [result for result in (stage.greedy, stage.sampled) if result]
     return StageSummary(
         name=stage.name,
-        kind=stage.origin,
+        kind="floor" if stage.floor else stage.origin,
         intent=_by_intent(stage.greedy, "oro"),
         strict=_by_intent(stage.greedy, "strict"),
         pass_at_1=pass_at["1"].value if "1" in pass_at else None,
@@ -143,6 +176,8 @@ def stage_summary(stage: StageResult) -> StageSummary:
         unscored=sum(result.overall.unscored_rollouts for result in results),
         asr_worst=greedy.asr_worst.rate if greedy and greedy.asr_worst else None,
         seconds=stage.seconds,
+        intents=_groups([result.intents for result in results]),
+        difficulties=_groups([result.difficulties for result in results]),
     )
 
 
@@ -179,8 +214,28 @@ def _numbers(rate: Rate) -> IntentNumbers:
     return IntentNumbers(asr=rate.value, n=rate.n, ci_low=rate.low, ci_high=rate.high)
 
 
-def _pass_numbers(result: EvalResult | None) -> dict[str, PassNumbers]:
-    estimates: Mapping[str, Estimate] = result.overall.pass_at.get("oro", {}) if result else {}
+def _groups(decoded: Sequence[Mapping[str, GroupResult]]) -> dict[str, GroupNumbers]:
+    """Groups of one policy's runs, greedy before sampled."""
+    names = dict.fromkeys(name for groups in decoded for name in groups)
+    return {name: _group([each[name] for each in decoded if name in each]) for name in names}
+
+
+def _group(runs: Sequence[GroupResult]) -> GroupNumbers:
+    asr, pass_at = runs[0].asr, _pass_numbers(runs[-1])
+    car = runs[0].car
+    return GroupNumbers(
+        problems=runs[0].problems,
+        asr=_numbers(rate_of(asr["oro"])) if "oro" in asr else None,
+        strict=_numbers(rate_of(asr["strict"])) if "strict" in asr else None,
+        car=MeanNumbers(value=car.value, n=car.n, ci_low=car.low, ci_high=car.high),
+        pass_at=pass_at,
+        unscored=sum(run.unscored_rollouts for run in runs),
+        rollouts=sum(run.rollouts for run in runs),
+    )
+
+
+def _pass_numbers(group: GroupResult | None) -> dict[str, PassNumbers]:
+    estimates: Mapping[str, Estimate] = group.pass_at.get("oro", {}) if group else {}
     return {
         k: PassNumbers(
             value=one.value, n=one.n, samples=one.samples, ci_low=one.low, ci_high=one.high

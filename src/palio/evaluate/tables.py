@@ -1,9 +1,10 @@
-"""The result table as a terminal shows it; printing it is the command line's business."""
+"""The result tables as a terminal shows them; printing them is the command line's business."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -12,7 +13,7 @@ from palio.evaluate.comparison import Comparison
 from palio.evaluate.figure import p_value, percent
 from palio.evaluate.floors import FloorResult
 from palio.evaluate.report_data import StageResult
-from palio.evaluate.results import OVERALL, Rate
+from palio.evaluate.results import OVERALL, GroupResult, Rate, rate_of
 from palio.records import Profile
 
 
@@ -25,24 +26,32 @@ def floor_series(floor: FloorResult, profile: Profile = "oro") -> RateSeries:
 def results_table(
     stages: Sequence[StageResult], floors: Sequence[FloorResult] = (), *, title: str = "Results"
 ) -> Table:
-    """Greedy ASR by intent, strict profile, sampled pass@1 and pass@k; each with interval and n."""
+    """Greedy ASR by intent, strict profile, CAR, sampled pass@1 and pass@k, unscored rollouts.
+
+    Each rate with interval and n. Columns of samples are left out where nothing was sampled. At 120
+    columns, with three intents and samples, a name of up to 22 letters stands in one line.
+    """
     series = [stage.rate_series() for stage in stages] + [floor_series(one) for one in floors]
     intents = list(dict.fromkeys(i for one in series if one for i in one.rates))
     ks = [stage.sampled.samples for stage in stages if stage.sampled]
-    table = Table(title=title, caption=_CAPTION, title_style="bold", caption_justify="left")
-    table.add_column("policy", no_wrap=True)
-    for intent in intents:
-        table.add_column("ASR all" if intent == OVERALL else f"ASR {intent}", justify="right")
-    for heading in ("strict", "pass@1", f"pass@{max(ks, default=8)}"):
-        table.add_column(heading, justify="right")
+    table = _table(title, _CAPTION)
+    table.add_column("policy", overflow="fold")
+    headings = ["ASR\nall" if intent == OVERALL else f"ASR\n{intent}" for intent in intents]
+    headings += ["ASR\nstrict", "CAR\nall", *(["pass@1", f"pass@{max(ks)}"] if ks else [])]
+    for heading in (*headings, "un-\nscored"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for stage, one in zip(stages, series, strict=False):
         strict, pair = stage.rate_series("strict"), stage.pass_pair()
+        groups = _runs(stage, OVERALL)
         table.add_row(
-            Text(stage.name, style="bold"),
+            Text(f"{stage.name} (floor)", style="yellow")
+            if stage.floor
+            else Text(stage.name, style="bold"),
             *(cell(one.rates.get(intent) if one else None) for intent in intents),
             cell(strict.rates[OVERALL] if strict else None),
-            cell(pair.one if pair else None),
-            cell(pair.many if pair else None),
+            cell(rate_of(groups[0].car) if groups else None),
+            *([cell(pair.one if pair else None), cell(pair.many if pair else None)] if ks else []),
+            _unscored(groups),
         )
     for floor in floors:
         rates = floor_series(floor).rates
@@ -50,16 +59,78 @@ def results_table(
             Text(f"{floor.name} ({floor.sort})", style="yellow"),
             *(cell(rates.get(intent)) for intent in intents),
             cell(floor.rates[OVERALL].get("strict")),
-            cell(None),
+            cell(rate_of(floor.car[OVERALL])),
+            *([cell(None), cell(None)] if ks else []),
             cell(None),
         )
     return table
 
 
 _CAPTION = (
-    "rate, 95 % interval, n problems. ASR: greedy, profile oro; pass@k: sampled, unbiased. "
-    "strict: greedy ASR of all problems under the strict profile."
+    "rate, 95 % interval, n problems. ASR: greedy, profile oro; strict: all problems under the "
+    "strict profile;\nCAR: mean rule score of the greedy rollouts; pass@k: sampled, unbiased; "
+    "unscored: rollouts that\ninfrastructure broke, of all, in no rate."
 )
+
+
+LEVELS = ("easy", "medium", "hard")
+"""Difficulties in their order; a suite that names others has them after these, by name."""
+
+
+def groups_table(stage: StageResult) -> Table:
+    """One policy by intent and by difficulty: ASR, strict, CAR, pass@1, pass@k, unscored."""
+    results = [result for result in (stage.greedy, stage.sampled) if result]
+    intents = [name for result in results for name in result.intents if name != OVERALL]
+    levels = [name for result in results for name in result.difficulties]
+    k = str(stage.sampled.samples) if stage.sampled else ""
+    table = _table(f"{stage.name} by intent and difficulty")
+    table.add_column("")
+    for heading in (
+        "ASR",
+        "ASR strict",
+        "CAR",
+        *(("pass@1", f"pass@{k}") if k else ()),
+        "unscored",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    levels.sort(key=lambda level: (*(level != known for known in LEVELS), level))
+    sections = [list(dict.fromkeys(intents)), list(dict.fromkeys(levels))]
+    for names in sections:
+        for name in names:
+            groups = _runs(stage, name)
+            asr, pass_at = groups[0].asr, groups[-1].pass_at.get("oro", {})
+            rates = [rate_of(asr[p]) if p in asr else None for p in ("oro", "strict")]
+            rates.append(rate_of(groups[0].car))
+            if k:
+                rates += [rate_of(pass_at[one]) if one in pass_at else None for one in ("1", k)]
+            table.add_row(name, *(short_cell(rate) for rate in rates), _unscored(groups))
+        table.add_section()
+    return table
+
+
+def _runs(stage: StageResult, group: str) -> list[GroupResult]:
+    """What a policy's runs say of a group, greedy before sampled."""
+    results = [result for result in (stage.greedy, stage.sampled) if result]
+    found = [{**result.difficulties, **result.intents}.get(group) for result in results]
+    return [one for one in found if one is not None]
+
+
+def _unscored(groups: Sequence[GroupResult]) -> Text:
+    broken = sum(one.unscored_rollouts for one in groups)
+    text = Text(str(broken), style="bold red" if broken else "")
+    return text.append(f"\nof {sum(one.rollouts for one in groups)}", style="not bold dim")
+
+
+def _table(title: str, caption: str = "") -> Table:
+    """With one space between columns: lines and padding would take a fourth of 120 columns."""
+    return Table(
+        title=title,
+        caption=caption or None,
+        title_style="bold",
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        padding=0,
+    )
 
 
 def comparison_table(rows: Sequence[Comparison]) -> Table:
@@ -85,9 +156,18 @@ def comparison_table(rows: Sequence[Comparison]) -> Table:
 
 
 def cell(rate: Rate | None) -> Text:
-    """A rate with its interval and n; a dash where there is none."""
+    """A rate with its interval and n, in three lines; a dash where there is none."""
     if rate is None or rate.value is None:
         return Text("\N{EN DASH}", style="dim")
     text = Text(f"{100 * rate.value:.1f}", style="bold")
     interval = f"\n{100 * rate.low:.1f}\N{EN DASH}{100 * rate.high:.1f}\nn {rate.n}"
+    return text.append(interval, style="not bold dim")
+
+
+def short_cell(rate: Rate | None) -> Text:
+    """The same in two lines."""
+    if rate is None or rate.value is None:
+        return Text("\N{EN DASH}", style="dim")
+    text = Text(f"{100 * rate.value:.1f}", style="bold")
+    interval = f" n {rate.n}\n{100 * rate.low:.1f}\N{EN DASH}{100 * rate.high:.1f}"
     return text.append(interval, style="not bold dim")
