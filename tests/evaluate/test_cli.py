@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from palio.agents.scripted import ScriptedUpstream
+from palio.agents.server import ModelServer, RequestError
 from palio.cli.main import app
-from palio.records import ConfigError, InputError, Suite
+from palio.records import ConfigError, InputError, Suite, bytes_digest
 from palio.suites.files import read_suite, write_suite
 from palio.world.catalogue import write_catalogue
 from palio.world.synthesis import compact_config, synthesise
@@ -47,6 +50,46 @@ def test_run_then_compare(files: tuple[str, ...], tmp_path: Path) -> None:
     assert rows[0]["intent"] == "overall"
     assert rows[0]["difference"]["difference"] > 0
     assert "paired" in call("compare", *folders, *files[:2])
+
+
+class Flaky:
+    """A scripted model whose server refuses every third request."""
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        query = next(m["content"] for m in body["messages"] if m["role"] == "user")
+        if hash_of(query) % 3 == 0:
+            raise RequestError(401, "the key has run out")
+        return ScriptedUpstream().complete({**body, "model": "scripted-careful"})
+
+
+def hash_of(text: str) -> int:
+    return int(bytes_digest(text.encode())[7:15], 16)
+
+
+def test_car_unscored_and_difficulty_are_told(files: tuple[str, ...], tmp_path: Path) -> None:
+    problems = read_suite(Path(files[1])).problems
+    gone = [p for p in problems if hash_of(p.query) % 3 == 0]
+    assert 0 < len(gone) < 12
+    with ModelServer(Flaky()) as server:
+        given = ("run", *files, "--out", str(tmp_path), "--base-url", server.url, "--model", "m")
+        stage = json.loads(call(*given, "--json"))["stages"][0]
+        text = call(*given)
+    assert stage["unscored"] == len(gone)
+    assert stage["intent"]["overall"]["n"] == 12 - len(gone)
+    assert stage["car"] == stage["intents"]["overall"]["car"]["value"] == 1
+    levels = {p.difficulty for p in problems}
+    assert set(stage["difficulties"]) == levels
+    for level, told in stage["difficulties"].items():
+        own = [p for p in problems if p.difficulty == level]
+        assert told["problems"] == len(own)
+        assert told["unscored"] == sum(p in gone for p in own)
+        assert told["asr"]["n"] == told["car"]["n"] == told["problems"] - told["unscored"]
+    assert "CAR" in text
+    assert "m by intent and difficulty" in text
+    first, second = text.split("m by intent and difficulty")
+    (row,) = [line.split() for line in first.splitlines() if line.split()[:1] == ["m"]]
+    assert row[-1] == str(len(gone))
+    assert levels <= {line.split()[0] for line in second.splitlines() if line.strip()}
 
 
 def test_floors_as_a_table(files: tuple[str, ...]) -> None:

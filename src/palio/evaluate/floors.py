@@ -23,7 +23,8 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from palio.agents.registry import find_agent
 from palio.agents.scripted import ScriptedUpstream
@@ -37,6 +38,7 @@ from palio.judging.outcome import OutcomeScorer
 from palio.records import KINDS, InputError, Problem, Profile, Record
 from palio.rollout.problem import run_problem
 from palio.sandbox.inline import InlineDriver
+from palio.world.tools import SEVEN_TOOLS
 from palio.world.world import World
 
 EXACT = 1_000
@@ -136,7 +138,9 @@ RANDOM_HIT = Floor(
 )
 
 
-def _read(problem: Problem, world: World, seed: int) -> Answers:
+def _read(
+    problem: Problem, world: World, seed: int, tools: tuple[str, ...] = SEVEN_TOOLS
+) -> Answers:
     run = run_problem(
         find_agent("careful"),
         problem,
@@ -144,6 +148,7 @@ def _read(problem: Problem, world: World, seed: int) -> Answers:
         driver=InlineDriver(),
         upstream=ScriptedUpstream(),
         seed=seed,
+        tools=tools,
     )
     return (run.answer if isinstance(run.answer, str) else "",), True
 
@@ -155,6 +160,11 @@ READER = Floor(
     certain=True,
 )
 FLOORS = (FIRST_HIT, RANDOM_HIT, READER)
+
+
+def floors_under(tools: tuple[str, ...]) -> tuple[Floor, ...]:
+    """All floors; the ceiling has the tools that the policy has."""
+    return (FIRST_HIT, RANDOM_HIT, replace(READER, answers=partial(_read, tools=tools)))
 
 
 def evaluate_floor(

@@ -40,7 +40,7 @@ from palio.records import (
 )
 from palio.rollout.problem import run_problem
 from palio.sandbox.inline import InlineDriver
-from palio.world.tools import SEVEN_TOOLS
+from palio.world.tools import FOUR_TOOLS, SEVEN_TOOLS
 from palio.world.world import World
 
 
@@ -54,7 +54,7 @@ class EvalSettings(Record, frozen=True, omit_defaults=False):
         seed: every sample's own seed is derived from it, the problem and the sample's number.
         threads: rollouts in flight; results do not depend on it.
         profiles: outcome profiles; the first is the headline.
-        tools: names of the tools that the harness offers; seven or four.
+        tools: names of the tools that the harness offers; a call of another one is an error.
         limits: budget of each rollout.
         max_tokens: of one turn; 0: as many as the server allows.
     """
@@ -82,6 +82,36 @@ class EvalSettings(Record, frozen=True, omit_defaults=False):
 
 
 GREEDY = EvalSettings()
+HARNESSES = {"4": FOUR_TOOLS, "7": SEVEN_TOOLS}
+"""The harnesses that published numbers were made with, by how many tools they offer."""
+
+
+def harness_tools(named: str) -> tuple[str, ...]:
+    """The tools of a harness: "4", "7", or names of the seven with commas between, in any order.
+
+    Raises:
+        ConfigError: a name is none of the seven, or the harness could not answer or not end.
+    """
+    if named.strip() in HARNESSES:
+        return HARNESSES[named.strip()]
+    names = {name.strip() for name in named.split(",")} - {""}
+    tools = tuple(name for name in SEVEN_TOOLS if name in names)
+    unknown = sorted(names - {*tools})
+    if unknown or not tools:
+        raise ConfigError(
+            f"there is no tool {(unknown or [named])[0]!r} to offer",
+            remedy=f"4, 7, or some of {', '.join(SEVEN_TOOLS)}",
+        )
+    missing = [name for name in ("recommend_product", "terminate") if name not in tools]
+    if missing:
+        raise ConfigError(
+            f"a harness without {missing[0]} cannot {_NEEDED[missing[0]]}",
+            remedy=f"add {' and '.join(missing)} to the tools",
+        )
+    return tools
+
+
+_NEEDED = {"recommend_product": "answer", "terminate": "end"}
 
 
 def sampled(k: int, *, temperature: float = 1.0, seed: int = 0, threads: int = 16) -> EvalSettings:
@@ -145,7 +175,7 @@ def evaluate_policy(
         runner = runner or policy_runner(policy, worlds, settings)
         scorer = scorer or outcome_scorer(worlds, encoder)
         hands = thread_hands(runner, scorer, settings.profiles, settings.threads)
-    log = RolloutLog(out, _identity(policy, problems, worlds, encoder, settings))
+    log = RolloutLog(out, identity_of(policy, problems, worlds, encoder, settings))
     started = clock()
     jobs = open_jobs(problems, settings.samples, settings.seed, log.scores)
     if jobs:
@@ -247,7 +277,7 @@ def _check(problems: Sequence[Problem], worlds: Mapping[str, World]) -> None:
         )
 
 
-def _identity(
+def identity_of(
     policy: Policy,
     problems: Sequence[Problem],
     worlds: Mapping[str, World],

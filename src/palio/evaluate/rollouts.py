@@ -181,11 +181,21 @@ def _pin(path: Path, identity: dict[str, Any]) -> None:
     now = msgspec.json.decode(canonical_json(identity))
     keys = sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
     if keys:
+        parts = [f"{key}: {inner}" for key in keys if (inner := _inner(then, now, key))]
+        detail = f" ({'; '.join(parts)})" if parts else ""
         raise ResumeError(
-            f"this folder belongs to another evaluation: {', '.join(keys)} differ",
+            f"this folder belongs to another evaluation: {', '.join(keys)} differ{detail}",
             where=str(path.parent),
             remedy="choose another --out, or remove the folder to start afresh",
         )
+
+
+def _inner(then: dict[str, Any], now: dict[str, Any], key: str) -> str:
+    """Which members of a key differ, where it has members; "settings" alone says little."""
+    one, other = then.get(key), now.get(key)
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return ""
+    return ", ".join(k for k in sorted(one.keys() | other.keys()) if one.get(k) != other.get(k))
 
 
 def open_jobs(

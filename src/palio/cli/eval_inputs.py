@@ -1,0 +1,86 @@
+"""What every evaluation is about: problems of a suite, their worlds, and the scorer's encoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+from palio.cli.world import warn_of
+
+if TYPE_CHECKING:
+    from palio.evaluate.floors import FloorResult
+    from palio.judging.encoders import TitleEncoder
+    from palio.records import Problem
+    from palio.world.world import World
+
+AS_JSON = typer.Option(False, "--json", help="Print JSON.")
+SUITE = typer.Option(..., "--suite", help="Suite file.")
+CATALOGUES = typer.Option(..., "--catalogue", help="Catalogue of the suite; repeat for several.")
+ENCODER = typer.Option("lexical", "--encoder", help="Title similarity: lexical or minilm.")
+LIMIT = typer.Option(0, "--limit", min=0, help="Only N problems, of all kinds; 0 = all.")
+CORPUS = typer.Option(None, "--corpus", help="Only problems of a pool of this corpus.")
+POOL = typer.Option("heldout", "--pool", help="The pool of --corpus: heldout or development.")
+
+
+class Exam(NamedTuple):
+    """What a policy and its floors are scored on.
+
+    Attributes:
+        worlds: catalogue id -> world.
+        titles: title similarity of the scorer.
+        clusters: problem id -> leak cluster, the bootstrap's unit.
+    """
+
+    problems: tuple[Problem, ...]
+    worlds: dict[str, World]
+    titles: TitleEncoder
+    clusters: dict[str, str]
+
+    def below(self, seed: int, tools: tuple[str, ...]) -> list[FloorResult]:
+        """All floors that no policy stands behind; the ceiling has these tools."""
+        from palio.evaluate.floors import evaluate_floor, floors_under
+
+        return [
+            evaluate_floor(
+                floor, self.problems, self.worlds, self.titles, clusters=self.clusters, seed=seed
+            )
+            for floor in floors_under(tools)
+        ]
+
+
+def problems_of(suite: Path, limit: int, corpus: Path | None, pool: str) -> tuple[Problem, ...]:
+    """The suite's problems, or those of them that a corpus has in a pool."""
+    from palio.corpus.build import read_pools
+    from palio.records import InputError
+    from palio.suites.files import read_suite
+    from palio.suites.taking import first_of_each_kind
+
+    problems = read_suite(suite).problems
+    if corpus is not None:
+        pool_of = read_pools(corpus)
+        held = tuple(each for each in problems if pool_of.get(each.problem_id) == pool)
+        if not held:
+            raise InputError(
+                f"none of the suite's {len(problems)} problems is in pool {pool!r} of the corpus",
+                where=str(corpus),
+                remedy=f"its pools are {', '.join(sorted(set(pool_of.values())))}; "
+                "name the suite that it was built with",
+            )
+        problems = held
+    return first_of_each_kind(problems, limit)
+
+
+def exam_of(problems: tuple[Problem, ...], catalogue: list[Path], world: str, encoder: str) -> Exam:
+    """The problems with their worlds, built now; rejected rows are told on standard error."""
+    from palio.judging.encoders import encoder_named
+    from palio.suites.clusters import leak_clusters
+    from palio.world.catalogue import read_catalogues
+    from palio.world.world import world_of_catalogue
+
+    found, rejects = read_catalogues(catalogue)
+    warn_of(rejects)
+    worlds = {name: world_of_catalogue(held, world) for name, held in found.items()}
+    clusters = leak_clusters(problems).cluster_of
+    return Exam(problems, worlds, encoder_named(encoder), clusters)

@@ -1,0 +1,110 @@
+"""How evaluations are shown: tables for people, JSON for programs, progress on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from palio.evaluate.comparison import Comparison
+    from palio.evaluate.floors import FloorResult
+    from palio.evaluate.report_data import StageResult
+    from palio.evaluate.rollouts import Progress
+
+
+def show(
+    stages: Sequence[StageResult],
+    floors: Sequence[FloorResult],
+    comparisons: Sequence[tuple[Comparison, ...]],
+    tools: Sequence[str],
+    *,
+    as_json: bool,
+) -> None:
+    """Print policies with their floors, each policy by group, and paired comparisons.
+
+    Args:
+        stages: policies; floors that were learned are among them.
+        floors: what reads nothing, and the ceiling.
+        comparisons: each a family of paired comparisons.
+        tools: of the harness.
+        as_json: print one JSON document instead.
+    """
+    if as_json:
+        _as_json(stages, floors, comparisons, tools)
+        return
+    from palio.evaluate.tables import comparison_table, groups_table, results_table
+
+    console = wide()
+    learned = [stage for stage in stages if stage.floor]
+    above = [stage for stage in stages if not stage.floor]
+    title = f"Results, harness of {len(tools)} tools"
+    console.print(results_table([*above, *learned], floors, title=title))
+    for stage in above:
+        console.print(groups_table(stage))
+    for rows in comparisons:
+        console.print(comparison_table(rows))
+
+
+def _as_json(
+    stages: Sequence[StageResult],
+    floors: Sequence[FloorResult],
+    comparisons: Sequence[tuple[Comparison, ...]],
+    tools: Sequence[str],
+) -> None:
+    import msgspec
+
+    from palio.evaluate.summary import floor_summary, stage_summary
+
+    below = [stage_summary(stage) for stage in stages if stage.floor]
+    below += [floor_summary(floor) for floor in floors]
+    print_json(
+        {
+            "stages": [
+                msgspec.to_builtins(stage_summary(stage)) for stage in stages if not stage.floor
+            ],
+            "floors": msgspec.to_builtins(below),
+            "comparisons": msgspec.to_builtins([row for rows in comparisons for row in rows]),
+            "tools": list(tools),
+        }
+    )
+
+
+def wide() -> Console:
+    """A console in which no interval is cut off, where standard output is a pipe of 80 columns."""
+    from rich.console import Console
+
+    return Console(width=max(Console().width, 120))
+
+
+def print_json(value: object) -> None:
+    """Print plain data, indented."""
+    import json
+
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+@contextmanager
+def counted(title: str, total: int) -> Iterator[Callable[[Progress], None]]:
+    """A bar of rollouts on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(title, total=total)
+
+        def moved(progress: Progress) -> None:
+            bars.update(task, completed=total - progress.total + progress.done)
+
+        yield moved

@@ -1,0 +1,100 @@
+"""A trained policy may be a floor too: what learned only the form of an answer, on equal terms.
+
+It is named by its checkpoint, which is then rolled out beside the policy, or by the folder of a
+greedy evaluation of it. Equal terms are the same problems, worlds, tools and title similarity; an
+evaluation on others is refused before anything is rolled out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from palio.evaluate.policy import load_result
+from palio.evaluate.report_data import StageResult
+from palio.evaluate.results import EvalResult
+from palio.evaluate.rollouts import IDENTITY, read_identity
+from palio.records import ConfigError, InputError, Problem
+from palio.train.checkpoint import checkpoint_folder
+
+GREEDY_FOLDER = "greedy"
+"""Where `palio eval run` puts the greedy rollouts, inside its own folder."""
+
+
+def named_floor(text: str) -> tuple[str, Path]:
+    """Name and path of "NAME=PATH"; the name is "" where there is none, or PATH holds the sign.
+
+    Raises:
+        ConfigError: a name that is no plain one: the floor's rollouts go into a folder of it.
+    """
+    name, sign, path = text.partition("=")
+    if not sign or Path(text).exists():
+        return "", Path(text)
+    if not name or Path(name).name != name:
+        raise ConfigError(f"{name!r} names no floor", remedy="--floor format-only=FOLDER")
+    return name, Path(path)
+
+
+def evaluation_at(path: Path) -> Path | None:
+    """The folder of greedy rollouts that `path` is, or holds; None where it is something else."""
+    for folder in (path, path / GREEDY_FOLDER):
+        if (folder / IDENTITY).is_file():
+            return folder
+    return None
+
+
+def kept_floor(
+    folder: Path,
+    problems: Sequence[Problem],
+    identity: Mapping[str, Any],
+    clusters: Mapping[str, str] | None = None,
+    name: str = "",
+) -> StageResult:
+    """A floor from the rollouts of an earlier evaluation.
+
+    Args:
+        folder: of greedy rollouts, as `evaluation_at` finds it.
+        problems: the problems of the policy that it is a floor for.
+        identity: of the policy's evaluation (`palio.evaluate.policy.identity_of`).
+        clusters: problem id -> leak cluster.
+        name: what tables call it; "": as it was evaluated.
+
+    Raises:
+        InputError: it was made on other problems, in other worlds, with other tools or another
+            title similarity, or it is no greedy evaluation.
+    """
+    own = read_identity(folder)
+    result = load_result(folder, problems, clusters)
+    told = {
+        "worlds": (own.get("worlds"), identity["worlds"]),
+        "encoder": (own.get("encoder"), identity["encoder"]),
+        "tools": tuple(list(each["settings"]["tools"]) for each in (own, identity)),
+    }
+    other = [name for name, (one, two) in told.items() if one != two]
+    if result.mode != "greedy":
+        other.append("decoding")
+    if other:
+        raise InputError(
+            f"this floor was evaluated on other terms than the policy: other {', '.join(other)}",
+            where=str(folder),
+            remedy="evaluate it with the options of the policy, or name its checkpoint",
+        )
+    return as_floor(replace(result, name=name or result.name))
+
+
+def check_checkpoint(path: Path) -> None:
+    """Raise InputError where a path is neither a checkpoint nor an evaluation."""
+    if not (checkpoint_folder(path) / "config.json").is_file():
+        raise InputError(
+            "this floor is neither a checkpoint nor a greedy evaluation",
+            where=str(path),
+            remedy="name a checkpoint, or the --out of an earlier `palio eval run`",
+        )
+
+
+def as_floor(result: EvalResult) -> StageResult:
+    """A greedy evaluation as a row among the floors."""
+    return StageResult(name=result.name, greedy=result, floor=True)
