@@ -31,6 +31,7 @@ from palio.train.rl.advantages import (
 )
 from palio.train.rl.audit import audit_means, group_shares
 from palio.train.rl.credit import Told, check_teacher, credit_measures
+from palio.train.rl.order import EpochSampler
 from palio.train.rl.policy import Policy
 from palio.train.rl.rollouts import Roller, Rollout, checked, rollout_seed
 from palio.train.rl.sampler import sampling_mode
@@ -112,6 +113,10 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
         if self._start is not None:
             self._start.to(self.accelerator.device)
             add_fused_lm_head(self._start, temperature=self.temperature)
+
+    def _get_train_sampler(self, dataset: Any = None) -> EpochSampler:
+        """TRL's, in the same order after a kill."""
+        return EpochSampler.of(super()._get_train_sampler(dataset))
 
     def outcome(self, prompts: Sequence[str], **_: Any) -> list[float | None]:
         """TRL's reward function: the outcome of the rollouts just made."""
