@@ -21,6 +21,7 @@ from palio.train.card import write_card
 from palio.train.ground import open_ground
 from palio.train.recipe import read_recipe
 from palio.train.rollouts import FILE, read_rollouts
+from palio.train.rows import told_digests
 from palio.train.run import Options, train
 from palio.train.seen import SEEN, Seen, Witness, products_shown, read_seen
 from tests.environments.conftest import Made, made  # noqa: F401 - a fixture
@@ -134,9 +135,28 @@ def test_on_the_command_line_and_in_the_card(run: Path, made: Made) -> None:  # 
     assert [stage["kind"] for stage in plain["stages"]] == ["sft", "teacher"]
     shown = CliRunner().invoke(app, ["audit", str(run), *options]).output
     assert "teacher" in shown
+    for stage in plain["stages"]:
+        digests = told_digests(run / stage["name"])
+        assert stage["digests"] == digests
+        assert digests.keys() == {"template", "rows"}
+        line = f"{stage['name']}: template {digests['template']}, rows {digests['rows']}"
+        assert line in shown
+        assert f"`{digests['rows']}`" in write_card(run).read_text()
     card = write_card(run).read_text()
     assert "no problem outside the training pool" in card
     assert "| teacher |" in card
+
+
+def test_stages_with_different_chat_templates_are_told(run: Path, made: Made) -> None:  # noqa: F811
+    path = run / "sft" / "checkpoint" / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    manifest["inputs"]["template"] = "sha256:other"
+    path.write_text(json.dumps(manifest))
+    found = audit_run(run, *files(made))
+    assert len(found.templates) == 2
+    options = ["--corpus", str(files(made)[0]), "--suite", str(files(made)[1])]
+    shown = CliRunner().invoke(app, ["audit", str(run), *options]).output
+    assert "different chat templates: sha256:other" in shown
 
 
 def test_rollouts_without_a_record_are_told_and_not_taken_for_none(run: Path, made: Made) -> None:  # noqa: F811
@@ -186,4 +206,10 @@ def test_a_witness_changes_nothing_and_leaves_a_line_each(tmp_path: Path) -> Non
     assert [each.key for each in witness.roll(witness.keys, [1, 2], None)] == [*Steps.keys]  # type: ignore[arg-type]
     with (tmp_path / SEEN).open("ab") as file:
         file.write(to_json(Seen(problem_id="torn"))[:9])
-    assert read_seen(tmp_path) == [Seen(problem_id="p/1")] * 2
+    told = read_seen(tmp_path)
+    assert told is not None
+    assert [(each.problem_id, each.seed, each.products) for each in told] == [
+        ("p/1", 1, ()),
+        ("p/1", 2, ()),
+    ]
+    assert told[0].row == told[1].row != ""

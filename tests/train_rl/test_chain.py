@@ -12,12 +12,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from palio.records import ConfigError, InputError
+from palio.train.card import write_card
 from palio.train.checkpoint import load_checkpoint
 from palio.train.dry import dry_run
 from palio.train.recipe import read_recipe
 from palio.train.rl.hooks import STATES
+from palio.train.rows import told_digests
 from palio.train.seen import read_seen
 from palio.train.stage import read_metrics
+from palio.train.text import template_digest
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -50,6 +53,12 @@ def test_our_model_goes_through_every_stage(tmp_path: Path) -> None:
         "grpo",
     ]
     before = load_checkpoint(made.stages[0].checkpoint)
+    digests = [told_digests(stage.folder) for stage in made.stages]
+    assert {each["template"] for each in digests} == {template_digest()}
+    own = {each["rows"] for each in digests}
+    assert len(own) == 5, (
+        "each has rows of its own; a model that solves nothing repeats those of grpo"
+    )
     for stage in made.stages[1:]:
         after = load_checkpoint(stage.checkpoint)
         old, new = before.model.state_dict(), after.model.state_dict()
@@ -57,6 +66,7 @@ def test_our_model_goes_through_every_stage(tmp_path: Path) -> None:
         manifest = json.loads((stage.checkpoint / "manifest.json").read_bytes())
         assert manifest["counts"]["steps"] == stage.counts["steps"] > 0
         assert manifest["config"]["dry"] is True
+        assert {"corpus", "recipe", "checkpoint", "template", "rows"} <= manifest["inputs"].keys()
         assert read_metrics(stage.folder), "metrics.jsonl"
         assert not (stage.folder / STATES).exists(), "optimiser states are not kept"
         seen = read_seen(stage.folder)
@@ -65,7 +75,13 @@ def test_our_model_goes_through_every_stage(tmp_path: Path) -> None:
         AutoModelForCausalLM.from_pretrained(stage.checkpoint)
     whole = load_checkpoint(made.final).model.state_dict()
     assert not all(torch.equal(v, whole[n]) for n, v in before.model.state_dict().items())
+    card = write_card(tmp_path).read_text()
+    for told in digests:
+        assert f"- every id and mask: `{told['rows']}`" in card
+    assert f"| template | `{template_digest()}` |" in card
+    assert f"| rows | `{digests[-1]['rows']}` |" in card
     assert made.named("kto").counts["rollouts"] == 4
+    assert {"unscored", "too_long", "silent"} <= made.named("kto").counts.keys()
     assert "success" in made.named("grpo").measures
     again = dry_run(read_recipe(raw), tmp_path, threads=1)
     assert all(stage.skipped for stage in again.stages)
@@ -87,6 +103,7 @@ def test_a_pretrained_model_with_an_adapter_goes_through_the_stages(
         weights = AutoModelForCausalLM.from_pretrained(stage.checkpoint).state_dict()
         assert not any("lora" in name for name in weights), "the adapter is merged"
         assert (stage.checkpoint / "tokenizer.json").exists()
+        assert told_digests(stage.folder)["template"] == template_digest(), "that of the recipe"
     assert made.named("grpo").measures["sampling/logp_gap"] < 1e-3
 
 

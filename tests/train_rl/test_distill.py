@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from palio.train.rl.distill import DistillSettings, shrink, train_distill
 from palio.train.rl.opening import open_teacher
 from palio.train.rl.policy import OwnPolicy
 from palio.train.rl.rollouts import WorldRoller
+from palio.train.seen import Witness, read_seen, rolled_digest
 from palio.train.settings import TrlSettings
 from palio.train.stage import read_metrics
 from tests.train_rl.conftest import Scene
@@ -93,6 +95,36 @@ def test_its_own_teacher_has_nothing_to_say(
         report=quiet,
     )
     assert read_metrics(tmp_path)[0]["loss"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(
+    scene: Scene, checkpoint: Path, teacher: Path, tmp_path: Path
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(share: float, note: str) -> None:
+        if share >= 0.75:
+            raise Killed
+
+    chosen, ends = settings(4), []
+    for name in ("whole", "killed"):
+        out = tmp_path / name
+        out.mkdir()
+        roller = Witness(roller_of(scene, chosen), out)
+        for report in (killed, quiet) if name == "killed" else (quiet,):
+            policy = OwnPolicy(checkpoint, slots=16)
+            model = open_teacher(str(teacher), policy)
+            with pytest.raises(Killed) if report is killed else nullcontext():
+                train_distill(policy, model, roller, chosen, out, seed=2, report=report)
+        ends.append({n: v.clone() for n, v in policy.model.state_dict().items()})
+        assert [row["step"] for row in read_metrics(out)] == [1, 2, 3, 4]
+    assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
+    whole, resumed = (read_seen(tmp_path / name) for name in ("whole", "killed"))
+    assert whole
+    assert resumed
+    assert len(whole) == 16 < len(resumed), "step 3 was rolled out twice"
+    assert rolled_digest(tmp_path / "whole") == rolled_digest(tmp_path / "killed")
 
 
 def test_a_teacher_with_another_vocabulary_is_refused(

@@ -20,6 +20,7 @@ from palio.train.preference.labels import (
     LABELLED,
     Labelled,
     class_weights,
+    left_out,
     mixed_order,
     read_labels,
     sample_labels,
@@ -334,6 +335,8 @@ def test_what_is_unscored_or_too_long_is_left_out(rows: list[Labelled]) -> None:
     size = len(rows[2].prompt) + len(rows[2].completion)
     assert usable([unscored, silent, rows[2]], size) == [rows[2]]
     assert usable([rows[2]], size - 1) == []
+    assert left_out([unscored, silent, rows[2]], 10_000) == {"too_long": 0, "silent": 1}
+    assert left_out([unscored, rows[2]], size - 1) == {"too_long": 1, "silent": 0}
 
 
 def test_settings_that_cannot_work_are_refused() -> None:

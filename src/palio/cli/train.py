@@ -180,6 +180,8 @@ def audit(
 def _object(run: str, saw: RunAudit) -> None:
     """What is wrong with what a run saw, on standard error."""
     head = f"{run}: " if run else ""
+    for template in saw.templates if len(saw.templates) > 1 else ():
+        typer.echo(f"{head}stages were trained with different chat templates: {template}", err=True)
     for name in saw.unknown:
         typer.echo(f"{head}stage {name} left no record of what it rolled out", err=True)
     for problem in saw.outside[:10]:
@@ -202,6 +204,9 @@ def _show_audit(read: dict[str, RunAudit]) -> None:
             own = [name] if head else []
             table.add_row(*own, stage.name, f"{stage.rows:,}", rollouts, *shown)
     Console(width=max(Console().width, 110)).print(table)
+    for stage in read[""].stages if "" in read else ():
+        told = ", ".join(f"{what} {value}" for what, value in stage.digests.items())
+        typer.echo(f"{stage.name}: {told or 'its checkpoint tells no template and no rows'}")
 
 
 @app.command()

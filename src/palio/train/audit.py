@@ -22,6 +22,7 @@ from palio.train.ground import TRAIN
 from palio.train.inputs import open_corpus, taught
 from palio.train.recipe import DataConfig
 from palio.train.rollouts import FILE, read_rollouts
+from palio.train.rows import TEMPLATE, told_digests
 from palio.train.run import CHAIN, DONE
 from palio.train.seen import Seen, products_shown, read_seen
 from palio.world.artefacts import read_manifest, write_lines
@@ -42,6 +43,8 @@ class StageAudit(Record, frozen=True, omit_defaults=False):
         targets: pool -> different products that results showed and that are targets of a problem of
             that pool and of no training problem.
         showing: rows and rollouts in which at least one of them was shown.
+        digests: of the chat template (`template`) and of every id and mask (`rows`) that it was
+            trained on, as its checkpoint's manifest tells.
     """
 
     name: str
@@ -52,6 +55,7 @@ class StageAudit(Record, frozen=True, omit_defaults=False):
     outside: tuple[str, ...]
     targets: dict[str, int]
     showing: int
+    digests: dict[str, str] = {}
 
 
 class RunAudit(Record, frozen=True, omit_defaults=False):
@@ -76,6 +80,12 @@ class RunAudit(Record, frozen=True, omit_defaults=False):
     def unknown(self) -> tuple[str, ...]:
         """Stages that rolled out and left no record of it."""
         return tuple(stage.name for stage in self.stages if stage.rollouts is None)
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """Digests of the chat templates of the stages; one is as it should be."""
+        told = [stage.digests[TEMPLATE] for stage in self.stages if TEMPLATE in stage.digests]
+        return tuple(dict.fromkeys(told))
 
     @property
     def clean(self) -> bool:
@@ -163,6 +173,7 @@ class Watch:
             outside=tuple(sorted(name for name in names if not self._trains(name))),
             targets={pool: len(found & every) for pool, found in self._targets.items()},
             showing=sum(bool(each & self._all) for each in shown),
+            digests=told_digests(folder),
         )
 
     @property

@@ -13,6 +13,7 @@ from palio import __version__
 from palio.records import InputError, Provenance, Record
 from palio.train.audit import read_audit
 from palio.train.checkpoint import checkpoint_folder
+from palio.train.rows import ROWS, TEMPLATE, told_digests
 from palio.train.serving import is_own
 from palio.world.artefacts import read_manifest, write_lines
 
@@ -53,16 +54,17 @@ def write_card(run: Path, results: Sequence[Measured] = ()) -> Path:
     if not done:
         raise InputError("no stage of this run is finished", where=str(run))
     folder = checkpoint_folder(run)
+    lineage = {**done[-1][1].inputs, **told_digests(run / done[-1][0]["name"])}
     text = _template().render(
         name=f"{chain.config['recipe']}, after {done[-1][0]['name']}",
         version=__version__,
         recipe=chain.config["recipe"],
         base_model=(chain.config.get("pretrained") or {}).get("path", ""),
         dry=chain.config.get("dry", False),
-        inputs=sorted(done[-1][1].inputs.items()),
-        certified="certificate" in done[-1][1].inputs,
+        inputs=sorted(lineage.items()),
+        certified="certificate" in lineage,
         stages=[
-            {"name": e["name"], "kind": e["kind"], "seed": m.seed, "facts": _facts(e, m)}
+            {"name": e["name"], "kind": e["kind"], "seed": m.seed, "facts": _facts(run, e, m)}
             for e, m in done
         ],
         results=results,
@@ -79,7 +81,7 @@ def _stages(chain: Provenance) -> list[dict[str, Any]]:
     return stages
 
 
-def _facts(stage: dict[str, Any], manifest: Provenance) -> list[tuple[str, str]]:
+def _facts(run: Path, stage: dict[str, Any], manifest: Provenance) -> list[tuple[str, str]]:
     counts = [
         (name, f"{count:,}") for name, count in manifest.counts.items() if name != "shortened"
     ]
@@ -91,10 +93,12 @@ def _facts(stage: dict[str, Any], manifest: Provenance) -> list[tuple[str, str]]
         )
     plain = (int, float, str, bool)
     chosen = [f"{k} {v}" for k, v in stage.items() if isinstance(v, plain) and k not in _NAMED]
-    return [*counts, *told, ("settings", ", ".join(chosen))]
+    read = [(_READ[name], f"`{told}`") for name, told in told_digests(run / stage["name"]).items()]
+    return [*counts, *told, *read, ("settings", ", ".join(chosen))]
 
 
 _NAMED = ("name", "kind", "seed")
+_READ = {TEMPLATE: "chat template", ROWS: "every id and mask"}
 
 
 def _template() -> jinja2.Template:

@@ -1,4 +1,4 @@
-"""What a stage saw: problems that it rolled out, and products that results showed on the way.
+"""What a stage saw: problems that it rolled out, products that results showed, and every token.
 
 Stages that keep their rollouts are read from those; the others write a line a rollout as they go.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palio.records import Message, Record, from_json, to_json
+from palio.records import Message, Record, digest, from_json, to_json
 
 if TYPE_CHECKING:
     from palio.train.rl.rollouts import Roller, Rollout
@@ -24,10 +24,14 @@ class Seen(Record, frozen=True):
 
     Attributes:
         products: ids that tool results show, sorted.
+        seed: of the rollout; with the problem it tells a rollout from all others of the stage.
+        row: digest of its ids and its mask; "" for a row of a corpus.
     """
 
     problem_id: str
     products: tuple[str, ...] = ()
+    seed: int = 0
+    row: str = ""
 
 
 def products_shown(messages: Iterable[Message]) -> tuple[str, ...]:
@@ -78,18 +82,31 @@ class Witness:
     def roll(self, keys: Sequence[str], seeds: Sequence[int], sampler: Sampler) -> list[Rollout]:
         """Those of the roller; their lines are written in one piece, whatever runs beside."""
         rollouts = self._roller.roll(keys, seeds, sampler)
-        lines = b"".join(to_json(_seen(each)) + b"\n" for each in rollouts)
+        pairs = zip(rollouts, seeds, strict=True)
+        lines = b"".join(to_json(_seen(each, seed)) + b"\n" for each, seed in pairs)
         with self._path.open("ab", buffering=0) as file:
             file.write(lines)
         return rollouts
 
 
-def _seen(rollout: Rollout) -> Seen:
+def _seen(rollout: Rollout, seed: int) -> Seen:
     """A rollout of a teacher's step has the step's key, and no more to show than its row."""
     record = rollout.trajectory
+    row = digest([rollout.prompt, rollout.completion, [int(one) for one in rollout.mask]])
     if record is None:
-        return Seen(problem_id=rollout.key.rsplit("/", 1)[0])
-    return Seen(problem_id=record.problem_id, products=products_shown(record.messages))
+        return Seen(problem_id=rollout.key.rsplit("/", 1)[0], seed=seed, row=row)
+    shown = products_shown(record.messages)
+    return Seen(problem_id=record.problem_id, products=shown, seed=seed, row=row)
+
+
+def rolled_digest(folder: Path) -> str:
+    """Digest of the ids and masks of all rollouts that a stage was trained on.
+
+    What a killed run had rolled out beyond its last state is rolled out again with the same seed:
+    the last one counts, so that it is the digest of a run that was not killed.
+    """
+    last = {(each.problem_id, each.seed): each.row for each in read_seen(folder) or ()}
+    return digest([[*key, last[key]] for key in sorted(last)])
 
 
 def read_seen(folder: Path) -> list[Seen] | None:

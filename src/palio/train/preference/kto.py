@@ -15,12 +15,18 @@ from palio.train.checkpoint import CHECKPOINT
 from palio.train.preference.labels import (
     Labelled,
     class_weights,
+    left_out,
     mixed_order,
     sample_labels,
     summary,
     usable,
 )
-from palio.train.preference.trainer import MaskedCollator, MaskedKtoTrainer, kto_dataset
+from palio.train.preference.trainer import (
+    MaskedCollator,
+    MaskedKtoTrainer,
+    dataset_digest,
+    kto_dataset,
+)
 from palio.train.rl.hooks import (
     MetricsFile,
     drop_states,
@@ -32,6 +38,7 @@ from palio.train.rl.hooks import (
 from palio.train.rl.opening import open_policy
 from palio.train.rl.policy import Policy, ServedPolicy
 from palio.train.rl.rollouts import Play, WorldRoller
+from palio.train.rows import trained_on
 from palio.train.seen import Witness
 from palio.train.settings import Sampling, TrlSettings
 from palio.train.stage import Context, Kind, Report, StageResult, StageSettings
@@ -47,7 +54,7 @@ class KtoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unknow
         sampling: how training problems are rolled out; a server at `base_url` must hold the
             checkpoint of the stage before and take and give token ids, as vLLM does.
         beta: weight of the distance to the start; the paper's 0.02 (0.01 for 2 epochs fell).
-        longest: tokens of a rollout; longer ones are left out and counted.
+        longest: tokens of a rollout; longer ones are left out and counted as `too_long`.
         trl: `per_device_train_batch_size` of at least 2 holds both labels.
     """
 
@@ -185,13 +192,14 @@ def run_kto(
         report=lambda share, note: report(_SAMPLING + (1 - _SAMPLING) * share, note),
         threads=context.threads,
     )
-    counts = {**summary(rows), "steps": trainer.state.global_step}
+    counts = {**summary(rows), **left_out(rows, settings.longest)}
+    counts["steps"] = trainer.state.global_step
     counts["trained_on"] = len(trainer.train_dataset)
     folder = out / CHECKPOINT
     policy.save(
         folder,
         config=context.recipe.prefix(context.number),
-        inputs=context.inputs,
+        inputs=trained_on(context.inputs, policy.codec, dataset_digest(trainer.train_dataset)),
         counts=counts,
         seed=context.seed,
     )

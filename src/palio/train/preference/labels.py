@@ -116,6 +116,16 @@ def usable(rows: Sequence[Labelled], longest: int) -> list[Labelled]:
     ]
 
 
+def left_out(rows: Sequence[Labelled], longest: int) -> dict[str, int]:
+    """How many scored rows are not `usable`, by reason."""
+    sized = [(row, len(row.prompt) + len(row.completion) > longest) for row in rows]
+    scored = [(row, long) for row, long in sized if row.label is not None]
+    return {
+        "too_long": sum(long for _, long in scored),
+        "silent": sum(not long and not any(row.mask) for row, long in scored),
+    }
+
+
 def class_weights(desirable: int, undesirable: int) -> tuple[float, float]:
     """Weights (w_D, w_U), the smaller 1, such that w_D n_D : w_U n_U lies in [1, 4/3].
 

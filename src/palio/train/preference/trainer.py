@@ -17,6 +17,7 @@ from trl.trainer.utils import pad
 
 from palio.train.disk import WholeStates
 from palio.train.preference.labels import Labelled
+from palio.train.rows import plain_digest
 
 _COLUMNS = ["completion_mask", "KL_completion_mask"]
 
@@ -93,3 +94,9 @@ def kto_dataset(rows: Sequence[Labelled], batch: int) -> Dataset:
             for at in range(len(values))
         ]
     return Dataset.from_dict(columns)
+
+
+def dataset_digest(dataset: Dataset) -> str:
+    """Digest of what the rows of `kto_dataset` teach: ids, masks and labels, in order."""
+    names = ("prompt_ids", "completion_ids", "completion_mask", "label")
+    return plain_digest(zip(*(list(dataset[name]) for name in names), strict=True))

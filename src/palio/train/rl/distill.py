@@ -31,9 +31,11 @@ from palio.train.rl.hooks import (
     trl_fields,
 )
 from palio.train.rl.opening import open_policy, open_teacher
+from palio.train.rl.order import EpochSampler
 from palio.train.rl.policy import Policy
 from palio.train.rl.rollouts import Play, Roller, Rollout, WorldRoller, checked, rollout_seed
-from palio.train.seen import Witness
+from palio.train.rows import trained_on
+from palio.train.seen import Witness, rolled_digest
 from palio.train.settings import TrlSettings
 from palio.train.stage import Context, Kind, Report, StageResult, StageSettings
 
@@ -113,6 +115,10 @@ class WorldDistillationTrainer(WholeStates, DistillationTrainer):
             **more,
         )
         self.remove_callback(PrinterCallback)
+
+    def _get_train_sampler(self, dataset: Any = None) -> EpochSampler:
+        """TRL's, in the same order after a kill."""
+        return EpochSampler.of(super()._get_train_sampler(dataset))
 
     def _generate(self, prompts: Sequence[str]) -> tuple[Any, ...]:
         """TRL's generation: here rollouts in the world, as they were sampled."""
@@ -204,7 +210,7 @@ def run_distill(
     policy.save(
         folder,
         config=context.recipe.prefix(context.number),
-        inputs=context.inputs,
+        inputs=trained_on(context.inputs, policy.codec, rolled_digest(out)),
         counts=counts,
         seed=context.seed,
     )

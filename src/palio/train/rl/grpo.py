@@ -29,7 +29,8 @@ from palio.train.rl.policy import Policy, ServedPolicy
 from palio.train.rl.rewards import TeacherPolicy
 from palio.train.rl.rollouts import Play, PrefixRoller, Roller, WorldRoller, prefixes_of
 from palio.train.rl.trainer import Scheme, StepGrpoTrainer
-from palio.train.seen import Witness
+from palio.train.rows import trained_on
+from palio.train.seen import Witness, rolled_digest
 from palio.train.settings import TrlSettings
 from palio.train.stage import (
     Context,
@@ -237,7 +238,7 @@ def run_grpo(
     policy.save(
         folder,
         config=context.recipe.prefix(context.number),
-        inputs=context.inputs,
+        inputs=trained_on(context.inputs, policy.codec, rolled_digest(out)),
         counts=counts,
         seed=context.seed,
     )
