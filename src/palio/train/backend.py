@@ -26,7 +26,7 @@ class Talk(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Examples, and how much of a batch they are; weights need not sum to 1."""
+    """Examples, and their weight: of every batch in our loop, of an epoch in TRL's; any sum."""
 
     name: str
     examples: Sequence[Example]

@@ -118,7 +118,7 @@ def by_bucket(kept: Kept, share: float, buckets: Mapping[str, int]) -> list[Sour
 def mixed(
     rows: Sequence[Source], mix: float, context: Context, previous: Path | None
 ) -> list[Source]:
-    """The rows beside the corpus, which is `mix` of every batch.
+    """The rows beside the corpus, which is `mix` of every batch, or with TRL of an epoch.
 
     Raises:
         InputError: there is neither a row nor a corpus to train on.
