@@ -10,17 +10,16 @@ from __future__ import annotations
 import queue
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from palio.broker.upstream import RejectedError
-from palio.records import FaultCode, UpstreamError
+from palio.train.admission import Slot, Slots, broken, common
 from palio.train.cache import Decoder
 from palio.train.checkpoint import checkpoint_name, load_checkpoint
 from palio.train.model import Qwen3
@@ -58,14 +57,7 @@ class _Job:
         self.done: Future[list[int]] = Future()
 
 
-class _Slot:
-    """A row of the cache: the ids that it holds, and the job that uses it now."""
-
-    def __init__(self, row: int) -> None:
-        self.row = row
-        self.ids: list[int] = []
-        self.job: _Job | None = None
-        self.used = 0
+_Slot = Slot[_Job]
 
 
 class Engine:
@@ -124,10 +116,8 @@ class Engine:
         self._transcript = Transcript(tokenizer)
         self._lock = threading.Lock()
         self._decoder = Decoder(model, slots)
-        self._slots = [_Slot(row) for row in range(slots)]
         self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._waiting: list[_Job] = []
-        self._tick = 0
+        self._slots = Slots(slots, self._inbox)
         self._count = 0
         self._closed = False
         self._threads = threads
@@ -198,62 +188,33 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- the worker thread
 
     def _work(self) -> None:
         torch.set_num_threads(self._threads)
-        fault: Callable[[], UpstreamError] = lambda: broken("the engine was closed")  # noqa: E731
-        try:
-            while self._receive():
-                self._read_in()
-                self._step()
-        except Exception as error:  # noqa: BLE001 - every waiting caller must hear of it
-            text = f"the engine broke: {type(error).__name__}: {error}"
-            fault = lambda: broken(text)  # noqa: E731
+        why = self._slots.serve("engine", self._read_in, self._step)
         self._closed = True
-        while not self._inbox.empty():
-            job = self._inbox.get()
-            self._waiting += [job] if job else []
-        for job in [*self._waiting, *(slot.job for slot in self._slots if slot.job)]:
-            job.done.set_exception(fault())
-
-    def _receive(self) -> bool:
-        """Take new jobs; wait for one if there is nothing else to do. False: close."""
-        idle = not self._waiting and not any(slot.job for slot in self._slots)
-        while idle or not self._inbox.empty():
-            job = self._inbox.get()
-            if job is None:
-                return False
-            self._waiting.append(job)
-            idle = False
-        return True
+        self._slots.refuse(why)
 
     def _read_in(self) -> None:
         """Give waiting jobs a slot and read their prompts, several at once where that pays."""
-        free = [slot for slot in self._slots if slot.job is None]
-        active = len(self._slots) - len(free)
-        for job in self._waiting:
+        free, waiting = self._slots.free(), self._slots.waiting
+        active = len(self._slots.all) - len(free)
+        for job in waiting:
             job.waited += 1
-        ripe = len(self._waiting) >= max(1, active // 6) or any(
-            job.waited > _PATIENCE for job in self._waiting
-        )
-        if not free or not self._waiting or not ripe:
+        ripe = len(waiting) >= max(1, active // 6) or any(job.waited > _PATIENCE for job in waiting)
+        if not free or not waiting or not ripe:
             return
         taken: list[tuple[_Slot, int]] = []
-        for job in self._waiting[: len(free)]:
+        for job in waiting[: len(free)]:
             slot, shared = _best_slot(free, job.ids)
             free.remove(slot)
             slot.job, slot.ids = job, slot.ids[:shared]
             taken.append((slot, shared))
-        del self._waiting[: len(taken)]
+        del waiting[: len(taken)]
         taken.sort(key=lambda pair: len(pair[0].job.ids) - pair[1] if pair[0].job else 0)
         while taken:
             part, taken = _similar(taken)
@@ -265,12 +226,8 @@ class Engine:
                 slot.ids = slot.ids + ids
             self._choose([slot for slot, _ in part], logits)
 
-    def _step(self) -> None:
+    def _step(self, active: list[_Slot]) -> None:
         """One more token for every conversation that has a job."""
-        active = [slot for slot in self._slots if slot.job]
-        if not active:
-            return
-        self._tick += 1
         last = [[slot.job.written[-1]] for slot in active if slot.job]
         logits = self._decoder.advance(
             [slot.row for slot in active], last, [len(slot.ids) for slot in active]
@@ -297,23 +254,14 @@ class Engine:
                 chances = torch.log_softmax(logits[place] / (job.wish.temperature or 1.0), -1)
                 job.logprobs.append(float(chances[token]))
             if token == self._tokenizer.end or len(job.written) >= job.wish.max_tokens:
-                slot.job = None
-                slot.used = self._tick
+                self._slots.release(slot)
                 job.done.set_result(job.written)
 
 
 def _best_slot(free: Sequence[_Slot], ids: Sequence[int]) -> tuple[_Slot, int]:
     """The slot that holds the longest prefix of the ids, the longest unused one on a tie."""
-    best = max(free, key=lambda slot: (_shared(slot.ids, ids), -slot.used))
-    return best, _shared(best.ids, ids)
-
-
-def _shared(held: Sequence[int], ids: Sequence[int]) -> int:
-    """How many leading ids agree; at least one is left to be read."""
-    most = min(len(held), len(ids) - 1)
-    if held[:most] == ids[:most]:
-        return most
-    return next(at for at in range(most) if held[at] != ids[at])
+    best = max(free, key=lambda slot: (common(slot.ids, ids), -slot.used))
+    return best, common(best.ids, ids)
 
 
 def _similar(
@@ -334,8 +282,3 @@ def _sample(logits: Tensor, wish: Wish, rng: random.Random) -> int:
     point = rng.random() * float(total[allowed - 1])
     place = int(torch.searchsorted(total[:allowed], point, right=True))
     return int(tokens[min(place, allowed - 1)])
-
-
-def broken(what: str) -> UpstreamError:
-    """The fault of a model of ours that does not answer."""
-    return UpstreamError(what, code=FaultCode.upstream_server_error, remedy="start it again")

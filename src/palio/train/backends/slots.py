@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from palio.train.engine import broken
+from palio.train.admission import Slot, Slots, common
 from palio.train.rl.sampler import Asked, QueuedSampler, TransformersSampler, draw
 
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
@@ -84,12 +84,7 @@ class SlotCache:
         return made
 
 
-class _Slot:
-    def __init__(self, row: int) -> None:
-        self.row = row
-        self.ids: list[int] = []
-        self.job: Asked | None = None
-        self.used = 0
+_Slot = Slot[Asked]
 
 
 class SlotSampler(QueuedSampler):
@@ -106,44 +101,20 @@ class SlotSampler(QueuedSampler):
         self._model, self._end = model, end
         self._device = next(model.parameters()).device
         self._cache = SlotCache(slots)
-        self._slots = [_Slot(row) for row in range(slots)]
-        self._waiting: list[Asked] = []
-        self._tick = 0
+        self._slots = Slots(slots, self._inbox)
         self._worker.start()
 
     # ---- the worker thread
 
     @torch.no_grad()
     def _work(self) -> None:
-        fault = "the sampler was closed"
-        try:
-            while self._receive():
-                self._read_in()
-                self._step()
-        except Exception as error:  # noqa: BLE001 - the callers must hear of it
-            fault = f"the sampler broke: {type(error).__name__}: {error}"
-        while not self._inbox.empty():
-            job = self._inbox.get()
-            self._waiting += [job] if job else []
-        for job in [*self._waiting, *(slot.job for slot in self._slots if slot.job)]:
-            job.done.set_exception(broken(fault))
-        self._cache = SlotCache(len(self._slots))  # 14,000 tokens of eight slots of a 4B: 17 GB
-
-    def _receive(self) -> bool:
-        """Take new prompts; wait for one if there is nothing else to do. False: close."""
-        idle = not self._waiting and not any(slot.job for slot in self._slots)
-        while idle or not self._inbox.empty():
-            job = self._inbox.get()
-            if job is None:
-                return False
-            self._waiting.append(job)
-            idle = False
-        return True
+        self._slots.refuse(self._slots.serve("sampler", self._read_in, self._step))
+        self._cache = SlotCache(len(self._slots.all))  # 14,000 tokens of eight slots of a 4B: 17 GB
 
     def _read_in(self) -> None:
         """Give waiting prompts a slot and read what is new in them."""
-        while self._waiting and (free := [slot for slot in self._slots if slot.job is None]):
-            job = self._waiting.pop(0)
+        while self._slots.waiting and (free := self._slots.free()):
+            job = self._slots.waiting.pop(0)
             slot, shared = self._placed(job.ids, free)
             slot.job, slot.ids = job, job.ids[:shared]
             for start in range(shared, len(job.ids), _CHUNK):
@@ -156,8 +127,8 @@ class SlotSampler(QueuedSampler):
 
     def _placed(self, ids: Sequence[int], free: Sequence[_Slot]) -> tuple[_Slot, int]:
         """A free slot, and how many of the ids it holds by now."""
-        best = max(self._slots, key=lambda slot: (_shared(slot.ids, ids), slot.job is None))
-        shared = _shared(best.ids, ids)
+        best = max(self._slots.all, key=lambda slot: (common(slot.ids, ids), slot.job is None))
+        shared = common(best.ids, ids)
         whole = best.job is None and (shared == len(best.ids) or shared == len(ids) - 1)
         if whole:
             return best, shared
@@ -167,15 +138,11 @@ class SlotSampler(QueuedSampler):
             self._cache.copy(best.row, oldest.row, shared)
         return oldest, shared
 
-    def _step(self) -> None:
+    def _step(self, active: list[_Slot]) -> None:
         """One more token for every slot that has a job; what rows in between get is never read."""
-        active = [slot for slot in self._slots if slot.job]
-        if not active:
-            return
-        self._tick += 1
         top = active[-1].row + 1
-        last = [[slot.job.written.ids[-1] if slot.job else 0] for slot in self._slots[:top]]
-        places = torch.tensor([[len(slot.ids)] for slot in self._slots[:top]])
+        last = [[slot.job.written.ids[-1] if slot.job else 0] for slot in self._slots.all[:top]]
+        places = torch.tensor([[len(slot.ids)] for slot in self._slots.all[:top]])
         logits = self._forward(slice(0, top), torch.tensor(last), places.to(self._device))
         for slot in active:
             slot.ids.append(last[slot.row][0])
@@ -183,7 +150,7 @@ class SlotSampler(QueuedSampler):
 
     def _forward(self, rows: slice, ids: Tensor, places: Tensor) -> Tensor:
         """Logits (B, vocabulary) after the last of the ids."""
-        room = max(int(places.max()), *(len(slot.ids) for slot in self._slots)) + 1
+        room = max(int(places.max()), *(len(slot.ids) for slot in self._slots.all)) + 1
         mask = self._cache.aim(rows, places, room)
         out = self._model(
             input_ids=ids.to(self._device),
@@ -203,8 +170,7 @@ class SlotSampler(QueuedSampler):
         job.written.ids.append(token)
         job.written.logprobs.append(logprob)
         if token == self._end or len(job.written.ids) >= job.decoding.max_tokens:
-            slot.job = None
-            slot.used = self._tick
+            self._slots.release(slot)
             job.done.set_result(job.written)
 
 
@@ -214,11 +180,3 @@ def sampler_of(model: Any, *, end: int, slots: int = 8) -> SlotSampler | Transfo
     if kinds <= {"full_attention"}:
         return SlotSampler(model, end=end, slots=slots)
     return TransformersSampler(model, end=end, most=slots)
-
-
-def _shared(held: Sequence[int], ids: Sequence[int]) -> int:
-    """How many leading ids agree; at least one is left to be read."""
-    most = min(len(held), len(ids) - 1)
-    if held[:most] == ids[:most]:
-        return most
-    return next(at for at in range(most) if held[at] != ids[at])

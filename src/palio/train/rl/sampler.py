@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from palio.records import FaultCode, UpstreamError
-from palio.train.engine import Engine, Sampled, broken
+from palio.train.admission import broken
+from palio.train.engine import Engine, Sampled
 
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
 """Transformers 5.24 renamed it; older ones of the range that palio takes have the old name."""

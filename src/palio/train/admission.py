@@ -1,0 +1,113 @@
+"""Who asks waits for a slot, keeps it while answered, and hears of it when nobody answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar
+
+from palio.records import FaultCode, UpstreamError
+
+
+class Job(Protocol):
+    """What somebody waits for."""
+
+    done: Future[Any]
+
+
+J = TypeVar("J", bound=Job)
+
+
+class Slot(Generic[J]):
+    """A row of a cache: the ids that it holds, and the job that uses it now.
+
+    Attributes:
+        used: step at which its last job ended.
+    """
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+        self.ids: list[int] = []
+        self.job: J | None = None
+        self.used = 0
+
+
+class Slots(Generic[J]):
+    """The slots of a model and the jobs that wait for one; all but the inbox is one thread's own.
+
+    Args:
+        count: of the slots.
+        inbox: where other threads put their jobs; None ends the work.
+
+    Attributes:
+        waiting: jobs without a slot, in the order in which they came.
+        tick: steps so far.
+    """
+
+    def __init__(self, count: int, inbox: SimpleQueue[J | None]) -> None:
+        self.all: list[Slot[J]] = [Slot(row) for row in range(count)]
+        self.waiting: list[J] = []
+        self.tick = 0
+        self._inbox = inbox
+
+    def free(self) -> list[Slot[J]]:
+        """The slots that nobody uses."""
+        return [slot for slot in self.all if slot.job is None]
+
+    def release(self, slot: Slot[J]) -> None:
+        """The slot's job is done; what was read for it stays until another needs the room."""
+        slot.job, slot.used = None, self.tick
+
+    def serve(
+        self, who: str, read_in: Callable[[], None], step: Callable[[list[Slot[J]]], None]
+    ) -> str:
+        """Work until the inbox says None or something breaks; returns which.
+
+        Args:
+            who: the server, for the sentence that is returned.
+            read_in: gives slots to waiting jobs.
+            step: one more token for every slot with a job, which it is given.
+        """
+        try:
+            while self._receive():
+                read_in()
+                active = [slot for slot in self.all if slot.job is not None]
+                if active:
+                    self.tick += 1
+                    step(active)
+        except Exception as error:  # noqa: BLE001 - the callers must hear of it
+            return f"the {who} broke: {type(error).__name__}: {error}"
+        return f"the {who} was closed"
+
+    def refuse(self, why: str) -> None:
+        """Fail all jobs that are waiting or half done."""
+        while not self._inbox.empty():
+            job = self._inbox.get()
+            self.waiting += [job] if job else []
+        for job in [*self.waiting, *(slot.job for slot in self.all if slot.job)]:
+            job.done.set_exception(broken(why))
+
+    def _receive(self) -> bool:
+        """Take new jobs; wait for one if there is nothing else to do. False: stop."""
+        idle = not self.waiting and not any(slot.job for slot in self.all)
+        while idle or not self._inbox.empty():
+            job = self._inbox.get()
+            if job is None:
+                return False
+            self.waiting.append(job)
+            idle = False
+        return True
+
+
+def common(held: Sequence[int], ids: Sequence[int]) -> int:
+    """How many leading ids agree; at least one is left to be read."""
+    most = min(len(held), len(ids) - 1)
+    if held[:most] == ids[:most]:
+        return most
+    return next(at for at in range(most) if held[at] != ids[at])
+
+
+def broken(what: str) -> UpstreamError:
+    """The fault of a model of ours that does not answer."""
+    return UpstreamError(what, code=FaultCode.upstream_server_error, remedy="start it again")
