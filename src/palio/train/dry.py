@@ -35,13 +35,16 @@ from palio.train.stages import kind_named
 from palio.world.artefacts import write_lines
 from palio.world.synthesis.config import compact_config
 from palio.world.synthesis.synthesise import synthesise
+from palio.world.tools import SEVEN_TOOLS
 from palio.world.world import COMPACT, World
 
 PROBLEMS, ROWS, SHORTEST = 6, 30, 4
 LONGEST = 3000
 """Tokens; a step's row of the 4B rehearsal has under 1,000 in Qwen3's vocabulary."""
 TOOLS = ("find_product", "recommend_product")
-"""Told to the policy, in rows and rollouts alike; all seven would be 1,500 tokens of each."""
+"""Told to a pretrained policy, in rows and rollouts alike; all seven would be 1,500 tokens of each.
+
+A model of ours is shown no list of tools, and its documents are made of details that one shows."""
 
 
 def rehearsed(recipe: Recipe) -> Recipe:
@@ -110,20 +113,21 @@ def dry_run(
     small = rehearsed(recipe)
     with tempfile.TemporaryDirectory(prefix="palio-dry-") as scratch:
         folder = out if out is not None else Path(scratch) / "run"
-        rows = SHORTEST if small.pretrained is not None else ROWS
-        corpus, ground = _material(Path(scratch), rows)
+        ours = small.pretrained is None
+        count, tools = (ROWS, SEVEN_TOOLS) if ours else (SHORTEST, TOOLS)
+        corpus, ground = _material(Path(scratch), count, tools)
         options = Options(threads=threads, uncertified=True, report=report)
         return train(small, corpus, folder, ground=ground, options=options)
 
 
-def _material(folder: Path, count: int) -> tuple[Path, Ground]:
+def _material(folder: Path, count: int, tools: tuple[str, ...]) -> tuple[Path, Ground]:
     """The shortest rows of a scripted model, and problems to roll out."""
     made = synthesise(compact_config(0, products=300, problems=ROWS))
     world = World.build(made.catalogue, COMPACT)
     agent, driver, upstream = find_agent("careful"), InlineDriver(), ScriptedUpstream(0)
     rows = [
         row_of(
-            run_problem(agent, problem, world, driver=driver, upstream=upstream, tools=TOOLS),
+            run_problem(agent, problem, world, driver=driver, upstream=upstream, tools=tools),
             "dry",
         )
         for problem in made.problems
@@ -132,4 +136,4 @@ def _material(folder: Path, count: int) -> tuple[Path, Ground]:
     lines = sorted((to_json(row) + b"\n" for row in rows), key=len)
     write_lines(path, lines[:count])
     problems = made.problems[:PROBLEMS]
-    return path, Ground(problems, {problems[0].catalogue: world}, default_encoder(), TOOLS)
+    return path, Ground(problems, {problems[0].catalogue: world}, default_encoder(), tools)
