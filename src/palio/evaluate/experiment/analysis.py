@@ -75,6 +75,7 @@ class PlanResult(Record, frozen=True, omit_defaults=False):
         complete: whether every arm has the plan's number of seeds.
         seeds: seeds that every arm has.
         n: problems of the examination.
+        sampled: of these, problems with samples; 0: greedy only.
         effects: contrasts under the primary measure, Holm-corrected together.
         intents: the same contrasts by kind; described, not tested.
     """
@@ -86,6 +87,7 @@ class PlanResult(Record, frozen=True, omit_defaults=False):
     arms: tuple[ArmSummary, ...]
     effects: tuple[Effect, ...]
     intents: tuple[Effect, ...]
+    sampled: int = 0
 
 
 def analyse(plan: Plan, runs: Sequence[ArmRun]) -> PlanResult:
@@ -108,6 +110,7 @@ def analyse(plan: Plan, runs: Sequence[ArmRun]) -> PlanResult:
         arms=tuple(_arm(name, plan, found) for name, found in by_arm.items()),
         effects=_corrected(effects),
         intents=tuple(intents),
+        sampled=max((run.sampled for run in runs), default=0),
     )
 
 

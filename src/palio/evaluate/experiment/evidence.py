@@ -135,7 +135,7 @@ def _told(plan: Plan, result: PlanResult, runs: Sequence[ArmRun]) -> dict[str, A
         ],
         "effects": [_effect(effect, plan.smallest) for effect in result.effects],
         "exposed": plan.measure == "exposed",
-        "examined": _examined(plan, result, runs),
+        "examined": _examined(plan, result),
         "tested": any(each.test for effect in result.effects for each in effect.seeds),
         "notes": "\n".join([*_notes(plan), *_exposed(runs), *_groups(plan, runs), *_twins(runs)]),
     }
@@ -205,14 +205,14 @@ def verdict(effect: Effect, smallest: float) -> str:
     return "open: more seeds are needed"
 
 
-def _examined(plan: Plan, result: PlanResult, runs: Sequence[ArmRun]) -> str:
+def _examined(plan: Plan, result: PlanResult) -> str:
     """How many problems each column is of."""
     if not plan.samples:
         return f"n = {result.n:,} problems a run."
-    sampled = max((run.sampled for run in runs), default=plan.sampled)
+    k = plan.samples
     return (
-        f"pass@1, pass@{plan.samples} and their gap: {sampled:,} problems, {plan.samples} rollouts "
-        f"of each at temperature 1. Greedy ASR, its kinds, CAR and invented ids: {result.n:,} "
+        f"pass@1, pass@{k} and their gap: {result.sampled:,} problems, {k} rollouts of each at "
+        f"temperature 1. Greedy ASR, its kinds, CAR and invented ids: {result.n:,} "
         "problems."
     )
 

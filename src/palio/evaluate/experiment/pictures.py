@@ -35,7 +35,7 @@ def effects_chart(plan: Plan, result: PlanResult) -> str:
         axes.tick_params(axis="y", labelcolor=INK)
         axes.set_ylim(-0.7, len(effects) - 0.3)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:+.0f}"))
-        n = f"{plan.sampled:,} x {plan.samples}" if plan.measure == "pass@1" else f"{result.n:,}"
+        n = f"{result.sampled:,} x {plan.samples}" if plan.measure == "pass@1" else f"{result.n:,}"
         axes.set_xlabel(
             f"percentage points ({plan.measure}, n = {n}) · dot: a seed · line: 95 % "
             f"interval over seeds · band: below {100 * plan.smallest:.0f} points"
@@ -70,6 +70,7 @@ def headroom_chart(plan: Plan, runs: Sequence[ArmRun]) -> str:
         axes.tick_params(axis="x", labelcolor=INK)
         axes.set_ylim(0, 1)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.0f} %"))
-        axes.set_xlabel(f"dot: a seed, {plan.sampled} problems, T = 1 \N{MIDDLE DOT} bar: headroom")
+        many = max(run.sampled for run in runs)
+        axes.set_xlabel(f"dot: a seed, {many} problems, T = 1 \N{MIDDLE DOT} bar: headroom")
         axes.legend(loc="upper left")
         return svg(figure, name=f"headroom-{plan.name}", label=f"{plan.name}: pass@1 and pass@{k}")
