@@ -20,7 +20,14 @@ from palio.evaluate.floors import (
     gap_to_floor,
     wanted_items,
 )
-from palio.evaluate.policy import EvalSettings, Policy, evaluate_policy, load_result, sampled
+from palio.evaluate.policy import (
+    EvalSettings,
+    Policy,
+    evaluate_policy,
+    evaluated,
+    load_result,
+    sampled,
+)
 from palio.evaluate.report import render_report
 from palio.evaluate.report_data import ReportData
 from palio.evaluate.rollouts import read_rollouts
@@ -69,6 +76,16 @@ def test_a_careful_policy_beats_first_hit_on_the_same_problems(shop, tmp_path: P
     assert rows[0].test.p_value < 1e-4
     again = load_result(tmp_path, problems, clusters)
     assert again.intents == made.intents
+
+
+def test_the_problems_of_an_evaluation_are_found_in_its_suite(shop, tmp_path: Path) -> None:
+    problems, worlds = shop
+    some = tuple(sorted(problems, key=lambda each: each.problem_id))[5:9]
+    evaluate_policy(policy(), some, worlds, ENCODER, out=tmp_path, settings=EvalSettings(threads=2))
+    assert evaluated(tmp_path, problems) == some
+    assert load_result(tmp_path, evaluated(tmp_path, problems)).overall.asr["oro"].n == 4
+    with pytest.raises(InputError, match="the suite holds 3"):
+        evaluated(tmp_path, [each for each in problems if each != some[0]])
 
 
 def test_threads_and_resume_do_not_change_a_result(shop, tmp_path: Path) -> None:

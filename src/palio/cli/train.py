@@ -223,12 +223,12 @@ def card(
     if evaluation:
         if suite is None:
             raise ConfigError("evaluations need the suite that they were made on: --suite")
-        from palio.evaluate.policy import load_result
+        from palio.evaluate.policy import evaluated, load_result
         from palio.suites.files import read_suite
 
         read = read_suite(suite)
         for folder in evaluation:
-            found = load_result(folder, read.problems)
+            found = load_result(folder, evaluated(folder, read.problems))
             for intent, group in found.intents.items():
                 rate = group.asr["oro"]
                 if rate.rate is not None:

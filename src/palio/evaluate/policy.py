@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -226,6 +226,29 @@ def load_result(
         profiles=settings.profiles,
         clusters=clusters,
         encoder=identity["encoder"],
+    )
+
+
+def evaluated(folder: Path, problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Those problems of a suite that an evaluation was made on, in its order.
+
+    Args:
+        folder: `out` of an earlier `evaluate_policy`.
+        problems: of the suite, more of them maybe.
+
+    Raises:
+        InputError: there is no evaluation, it was made on other problems, or not all were run yet.
+    """
+    identity = read_identity(folder)
+    ran = {score.problem_id for score in RolloutLog(folder, identity).scores.values()}
+    found = tuple(problem for problem in problems if problem.problem_id in ran)
+    for some in (found, tuple(sorted(found, key=lambda problem: problem.problem_id))):
+        if digest(list(some)) == identity.get("problems"):
+            return some
+    raise InputError(
+        f"of its problems the suite holds {len(found)}, and they are not those it was made on",
+        where=str(folder),
+        remedy="name the suite that the evaluation used, and finish the evaluation",
     )
 
 
