@@ -13,6 +13,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from palio.records import ConfigError, IntegrityError
 from palio.train.curves import draw_curves
@@ -169,14 +170,14 @@ def test_the_outcome_part_is_what_trl_computes_itself(
     roller = graded(scene, chosen)
     trainer = trainer_of(policy, roller, chosen, tmp_path)
     seen: list[torch.Tensor] = []
-    real = type(trainer).__mro__[1]._generate_and_score_completions
+    real = GRPOTrainer._generate_and_score_completions
 
     def spy(self: Any, inputs: Any) -> Any:
         output = real(self, inputs)
         seen.append(output["advantages"].clone())
         return output
 
-    monkeypatch.setattr(type(trainer).__mro__[1], "_generate_and_score_completions", spy)
+    monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", spy)
     keys = [key for key in roller.keys[:2] for _ in range(4)]
     batch = trainer._generate_and_score_completions([{"prompt": key} for key in keys])
     sampled = (batch["completion_mask"] * batch["tool_mask"]).bool()
@@ -231,8 +232,10 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     scene: Scene, checkpoint: Path, tmp_path: Path
 ) -> None:
     whole, broken = OwnPolicy(checkpoint, slots=16), OwnPolicy(checkpoint, slots=16)
-    chosen = settings(4)
-    train_grpo(whole, graded(scene, chosen), chosen, tmp_path / "a", seed=2, report=quiet)
+    chosen = settings(4)  # two epochs, and the state is at the edge of them
+    train_grpo(
+        whole, graded(scene, chosen, problems=4), chosen, tmp_path / "a", seed=2, report=quiet
+    )
     out = tmp_path / "b"
 
     def killed(share: float, note: str) -> None:
@@ -240,13 +243,13 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(
             raise Killed
 
     with pytest.raises(Killed):
-        train_grpo(broken, graded(scene, chosen), chosen, out, seed=2, report=killed)
+        train_grpo(broken, graded(scene, chosen, problems=4), chosen, out, seed=2, report=killed)
     assert [row["step"] for row in read_metrics(out)] == [1, 2, 3]
     torn = out / STATES / "checkpoint-3"
     torn.mkdir()
     assert str(last_state(out)).endswith("checkpoint-2"), "a torn state is passed over"
     again = OwnPolicy(checkpoint, slots=16)
-    train_grpo(again, graded(scene, chosen), chosen, out, seed=2, report=quiet)
+    train_grpo(again, graded(scene, chosen, problems=4), chosen, out, seed=2, report=quiet)
     assert [row["step"] for row in read_metrics(out)] == [1, 2, 3, 4]
     assert same(weights(whole), weights(again))
     plain = [{k: v for k, v in row.items() if k != "step_time"} for row in read_metrics(out)]
