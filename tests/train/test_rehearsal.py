@@ -34,14 +34,14 @@ def test_a_step_is_one_batch_of_short_rows(tmp_path: Path) -> None:
         assert settings.trl.max_steps == 2
     grpo: Any = small.stages[-1].settings
     assert (grpo.group, grpo.groups) == (2, 1)
-    path, ground = _material(tmp_path, SHORTEST)
+    path, ground = _material(tmp_path, SHORTEST, TOOLS)
     rows = list(read_rows(path))
     assert len(rows) == SHORTEST
     offered = {tool["function"]["name"] for row in rows for tool in row.offered}
     assert offered == set(TOOLS)
     assert ground.tools == TOOLS
     shortest = max(map(len, path.read_bytes().splitlines()))
-    every, _ = _material(tmp_path, ROWS)
+    every, _ = _material(tmp_path, ROWS, TOOLS)
     assert sorted(map(len, every.read_bytes().splitlines()))[SHORTEST - 1] == shortest
 
 
