@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from palio.records import Record, to_json
+from palio.records import InputError, Record, to_json
 
 if TYPE_CHECKING:
     from palio.corpus.rows import CorpusRow
@@ -106,6 +106,20 @@ class Context:
     save_every: float = 60.0
     teacher_key: str = ""
     clock: Callable[[], float] = time.monotonic
+
+
+def ground_of(context: Context) -> Ground:
+    """The training problems that a stage rolls out.
+
+    Raises:
+        InputError: there are none; `run.train` refuses such a run before its first stage.
+    """
+    if context.ground is None:
+        raise InputError(
+            "rollouts need training problems and their catalogues",
+            remedy="name them with --suite and --catalogue",
+        )
+    return context.ground
 
 
 StageRun = Callable[[Any, Context, Path | None, Path, Report], StageResult]

@@ -11,7 +11,6 @@ from transformers import PrinterCallback
 from trl.trainer.kto_config import KTOConfig
 
 from palio.records import ConfigError, InputError
-from palio.train.checkpoint import CHECKPOINT
 from palio.train.preference.labels import (
     Labelled,
     class_weights,
@@ -29,8 +28,7 @@ from palio.train.preference.trainer import (
 )
 from palio.train.rl.hooks import (
     MetricsFile,
-    drop_states,
-    last_measures,
+    finished,
     last_state,
     small_trl,
     trl_fields,
@@ -38,10 +36,9 @@ from palio.train.rl.hooks import (
 from palio.train.rl.opening import open_policy
 from palio.train.rl.policy import Policy, ServedPolicy
 from palio.train.rl.rollouts import Play, WorldRoller
-from palio.train.rows import trained_on
 from palio.train.seen import Witness
 from palio.train.settings import Sampling, TrlSettings
-from palio.train.stage import Context, Kind, Report, StageResult, StageSettings
+from palio.train.stage import Context, Kind, Report, StageResult, StageSettings, ground_of
 
 _SAMPLING = 0.5
 """Share of the stage that sampling takes in its progress."""
@@ -75,9 +72,8 @@ class KtoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unknow
 
     def play(self) -> Play:
         """How rollouts are made."""
-        shared = ("temperature", "top_p", "profile", "threads", "seconds")
-        chosen = {name: getattr(self.sampling, name) for name in shared}
-        return Play(**chosen, max_tokens=self.sampling.max_tokens or 1024, longest=self.longest)
+        tokens = self.sampling.max_tokens or 1024
+        return Play.of(self.sampling, max_tokens=tokens, longest=self.longest)
 
 
 def kto_arguments(
@@ -161,15 +157,10 @@ def run_kto(
         UpstreamError: the server at `sampling.base_url` does not answer.
         IntegrityError: the loss is not a number.
     """
-    if context.ground is None:
-        raise InputError(
-            "rollouts need training problems and their catalogues",
-            remedy="name them with --suite and --catalogue",
-        )
-    sampling = settings.sampling
+    sampling, ground = settings.sampling, ground_of(context)
     policy = open_policy(context, previous, slots=sampling.threads)
-    problems = context.ground.evenly(sampling.problems, f"kto-{context.seed}")
-    roller = Witness(WorldRoller(problems, context.ground, policy.codec, settings.play()), out)
+    problems = ground.evenly(sampling.problems, f"kto-{context.seed}")
+    roller = Witness(WorldRoller(problems, ground, policy.codec, settings.play()), out)
     asked = policy
     if sampling.base_url:
         name = sampling.model or str(previous)
@@ -195,16 +186,7 @@ def run_kto(
     counts = {**summary(rows), **left_out(rows, settings.longest)}
     counts["steps"] = trainer.state.global_step
     counts["trained_on"] = len(trainer.train_dataset)
-    folder = out / CHECKPOINT
-    policy.save(
-        folder,
-        config=context.recipe.prefix(context.number),
-        inputs=trained_on(context.inputs, policy.codec, dataset_digest(trainer.train_dataset)),
-        counts=counts,
-        seed=context.seed,
-    )
-    drop_states(out)
-    return StageResult(checkpoint=folder, counts=counts, measures=last_measures(out))
+    return finished(policy, context, out, counts, dataset_digest(trainer.train_dataset))
 
 
 def made_up(rows: Sequence[Labelled]) -> list[Labelled]:

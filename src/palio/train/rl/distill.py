@@ -18,26 +18,24 @@ from transformers import PrinterCallback
 from trl.trainer.distillation_config import DistillationConfig
 from trl.trainer.distillation_trainer import DistillationTrainer
 
-from palio.records import ConfigError, InputError, Profile
-from palio.train.checkpoint import CHECKPOINT
+from palio.records import ConfigError, Profile
 from palio.train.disk import WholeStates
 from palio.train.rl.audit import audit_means
 from palio.train.rl.hooks import (
     MetricsFile,
-    drop_states,
-    last_measures,
+    finished,
     last_state,
+    rolled,
     small_trl,
     trl_fields,
 )
 from palio.train.rl.opening import open_policy, open_teacher
 from palio.train.rl.order import EpochSampler
 from palio.train.rl.policy import Policy
-from palio.train.rl.rollouts import Play, Roller, Rollout, WorldRoller, checked, rollout_seed
-from palio.train.rows import trained_on
+from palio.train.rl.rollouts import Play, Roller, Rollout, WorldRoller
 from palio.train.seen import Witness, rolled_digest
 from palio.train.settings import TrlSettings
-from palio.train.stage import Context, Kind, Report, StageResult, StageSettings
+from palio.train.stage import Context, Kind, Report, StageResult, StageSettings, ground_of
 
 
 class DistillSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -78,8 +76,7 @@ class DistillSettings(StageSettings, frozen=True, omit_defaults=False, forbid_un
 
     def play(self) -> Play:
         """How rollouts are made."""
-        shared = ("temperature", "max_tokens", "longest", "profile", "threads", "seconds")
-        return Play(**{name: getattr(self, name) for name in shared})
+        return Play.of(self)
 
 
 class WorldDistillationTrainer(WholeStates, DistillationTrainer):
@@ -122,13 +119,7 @@ class WorldDistillationTrainer(WholeStates, DistillationTrainer):
 
     def _generate(self, prompts: Sequence[str]) -> tuple[Any, ...]:
         """TRL's generation: here rollouts in the world, as they were sampled."""
-        step, first = self.state.global_step, self.accelerator.process_index * len(prompts)
-        seeds = [
-            rollout_seed(self._rollout_seed, step, key, first + number)
-            for number, key in enumerate(prompts)
-        ]
-        with self.policy.sampler(self) as sampler:
-            self.rolled = checked(self.roller.roll(prompts, seeds, sampler), self.policy.codec.end)
+        self.rolled = rolled(self, self.policy, self.roller, prompts, self._rollout_seed)
         found = audit_means([each.audit for each in self.rolled if each.audit is not None])
         found["success"] = sum(each.success for each in self.rolled) / len(self.rolled)
         for name, value in found.items():
@@ -184,15 +175,11 @@ def run_distill(
         ConfigError: the teacher has another vocabulary.
         IntegrityError: the loss is not a number.
     """
-    if context.ground is None:
-        raise InputError(
-            "rollouts need training problems and their catalogues",
-            remedy="name them with --suite and --catalogue",
-        )
+    ground = ground_of(context)
     policy = open_policy(context, previous)
     teacher = open_teacher(settings.teacher, policy) if settings.teacher else policy.copy()
-    problems = context.ground.evenly(settings.problems, f"distill-{context.seed}")
-    roller = Witness(WorldRoller(problems, context.ground, policy.codec, settings.play()), out)
+    problems = ground.evenly(settings.problems, f"distill-{context.seed}")
+    roller = Witness(WorldRoller(problems, ground, policy.codec, settings.play()), out)
     trainer = train_distill(
         policy,
         teacher,
@@ -206,16 +193,7 @@ def run_distill(
     steps = trainer.state.global_step
     batch = settings.trl.per_device_train_batch_size * settings.trl.gradient_accumulation_steps
     counts = {"steps": steps, "rollouts": steps * batch}
-    folder = out / CHECKPOINT
-    policy.save(
-        folder,
-        config=context.recipe.prefix(context.number),
-        inputs=trained_on(context.inputs, policy.codec, rolled_digest(out)),
-        counts=counts,
-        seed=context.seed,
-    )
-    drop_states(out)
-    return StageResult(checkpoint=folder, counts=counts, measures=last_measures(out))
+    return finished(policy, context, out, counts, rolled_digest(out))
 
 
 def shrink(settings: DistillSettings) -> DistillSettings:

@@ -14,12 +14,10 @@ from trl.trainer.grpo_config import GRPOConfig
 from palio.agents.scripted import ScriptedUpstream
 from palio.broker.upstream import HttpUpstream, Upstream
 from palio.records import ConfigError, InputError, Profile, Record
-from palio.train.checkpoint import CHECKPOINT
 from palio.train.rl.advantages import CreditKind
 from palio.train.rl.hooks import (
     MetricsFile,
-    drop_states,
-    last_measures,
+    finished,
     last_state,
     small_trl,
     trl_fields,
@@ -29,7 +27,6 @@ from palio.train.rl.policy import Policy, ServedPolicy
 from palio.train.rl.rewards import TeacherPolicy
 from palio.train.rl.rollouts import Play, PrefixRoller, Roller, WorldRoller, prefixes_of
 from palio.train.rl.trainer import Scheme, StepGrpoTrainer
-from palio.train.rows import trained_on
 from palio.train.seen import Witness, rolled_digest
 from palio.train.settings import TrlSettings
 from palio.train.stage import (
@@ -123,16 +120,7 @@ class GrpoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unkno
 
     def play(self) -> Play:
         """How rollouts are made."""
-        shared = (
-            "temperature",
-            "max_tokens",
-            "longest",
-            "profile",
-            "brevity",
-            "threads",
-            "seconds",
-        )
-        return Play(**{name: getattr(self, name) for name in shared})
+        return Play.of(self)
 
 
 def dr_grpo_arguments(settings: GrpoSettings, out: Path, seed: int) -> GRPOConfig:
@@ -234,16 +222,7 @@ def run_grpo(
     steps = trainer.state.global_step
     counts = {"steps": steps, "rollouts": steps * settings.group * settings.groups}
     counts["stopped_early"] = int(bool(trainer.stopped))
-    folder = out / CHECKPOINT
-    policy.save(
-        folder,
-        config=context.recipe.prefix(context.number),
-        inputs=trained_on(context.inputs, policy.codec, rolled_digest(out)),
-        counts=counts,
-        seed=context.seed,
-    )
-    drop_states(out)
-    return StageResult(checkpoint=folder, counts=counts, measures=last_measures(out))
+    return finished(policy, context, out, counts, rolled_digest(out))
 
 
 @contextmanager

@@ -1,22 +1,39 @@
-"""What every stage on TRL shares: arguments fit for CPU, a metrics file, resume, and progress."""
+"""What every stage on TRL shares: arguments fit for CPU, a step's rollouts, metrics, resume."""
 
 from __future__ import annotations
 
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_utils import get_last_checkpoint
 
 from palio.records import ConfigError, IntegrityError
+from palio.train.checkpoint import CHECKPOINT
+from palio.train.rl.policy import Policy
+from palio.train.rl.rollouts import Roller, Rollout, checked, rollout_seed
+from palio.train.rows import trained_on
 from palio.train.settings import TrlSettings, shipped
-from palio.train.stage import Report, append_metrics, read_metrics, trim_metrics
+from palio.train.stage import (
+    Context,
+    Report,
+    StageResult,
+    append_metrics,
+    read_metrics,
+    trim_metrics,
+)
 
 STATES = "states"
 """Subfolder of a stage with TRL's own checkpoints, which a killed run goes on from."""
@@ -80,6 +97,16 @@ def trl_fields(
     return {**fields, **trl.extra}
 
 
+def rolled(
+    trainer: Trainer, policy: Policy, roller: Roller, keys: Sequence[str], seed: int
+) -> list[Rollout]:
+    """One rollout for each key, with the weights as they stand; this process's part of a step."""
+    step, first = trainer.state.global_step, trainer.accelerator.process_index * len(keys)
+    seeds = [rollout_seed(seed, step, key, first + number) for number, key in enumerate(keys)]
+    with policy.sampler(trainer) as sampler:
+        return checked(roller.roll(keys, seeds, sampler), policy.codec.end)
+
+
 class MetricsFile(TrainerCallback):  # type: ignore[misc]
     """Appends what the trainer logs to the stage's `metrics.jsonl`; a loss that is NaN stops it.
 
@@ -138,9 +165,23 @@ def last_state(out: Path) -> str | None:
     return found
 
 
-def drop_states(out: Path) -> None:
-    """Remove the trainer's states once the stage's checkpoint is complete: they hold optimisers."""
+def finished(
+    policy: Policy, context: Context, out: Path, counts: dict[str, int], rows: str
+) -> StageResult:
+    """Save the trained policy, with the digest of the rows that it was trained on.
+
+    The trainer's states go then, for they hold optimisers.
+    """
+    folder = out / CHECKPOINT
+    policy.save(
+        folder,
+        config=context.recipe.prefix(context.number),
+        inputs=trained_on(context.inputs, policy.codec, rows),
+        counts=counts,
+        seed=context.seed,
+    )
     shutil.rmtree(out / STATES, ignore_errors=True)
+    return StageResult(checkpoint=folder, counts=counts, measures=last_measures(out))
 
 
 def _complete(folder: Path) -> bool:

@@ -18,6 +18,7 @@ from palio.records import (
     PalioError,
     Problem,
     Profile,
+    Record,
     Tool,
     Trajectory,
     UpstreamError,
@@ -130,6 +131,12 @@ class Play(msgspec.Struct, frozen=True, kw_only=True):
     brevity: float = 0.0
     threads: int = 64
     seconds: float = 300.0
+
+    @classmethod
+    def of(cls, settings: Record, **more: int) -> Play:
+        """What a stage's settings say of it by the same names, and what is said besides."""
+        named = {n: getattr(settings, n) for n in cls.__struct_fields__ if hasattr(settings, n)}
+        return cls(**{**named, **more})
 
 
 class WorldRoller:

@@ -31,9 +31,10 @@ from palio.train.rl.advantages import (
 )
 from palio.train.rl.audit import audit_means, group_shares
 from palio.train.rl.credit import Told, check_teacher, credit_measures
+from palio.train.rl.hooks import rolled
 from palio.train.rl.order import EpochSampler
 from palio.train.rl.policy import Policy
-from palio.train.rl.rollouts import Roller, Rollout, checked, rollout_seed
+from palio.train.rl.rollouts import Roller, Rollout
 from palio.train.rl.sampler import sampling_mode
 
 _LOW_STEPS = 2
@@ -125,13 +126,7 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
 
     def roll(self, keys: Sequence[str]) -> dict[str, Any]:
         """Rollouts with the current weights, in the form that TRL wants."""
-        step, first = self.state.global_step, self.accelerator.process_index * len(keys)
-        seeds = [
-            rollout_seed(self.scheme.seed, step, key, first + number)
-            for number, key in enumerate(keys)
-        ]
-        with self.policy.sampler(self) as sampler:
-            self.rolled = checked(self.roller.roll(keys, seeds, sampler), self.policy.codec.end)
+        self.rolled = rolled(self, self.policy, self.roller, keys, self.scheme.seed)
         return {
             "prompt_ids": [rollout.prompt for rollout in self.rolled],
             "completion_ids": [rollout.completion for rollout in self.rolled],

@@ -9,10 +9,9 @@ import msgspec
 
 from palio.broker.upstream import HttpUpstream, Upstream
 from palio.records import ConfigError
-from palio.train.ground import Ground
 from palio.train.rollouts import Collected, collect
 from palio.train.settings import Sampling, SftSettings, small_training
-from palio.train.stage import Context, Kind, Report, StageResult
+from palio.train.stage import Context, Kind, Report, StageResult, ground_of
 from palio.train.stages.kept import Kept, by_reward, keep, mixed
 
 _ROLLED = 0.5
@@ -78,12 +77,6 @@ def roll_out(
             seed=context.seed,
             report=lambda share, note: report(_ROLLED * share, note),
         )
-
-
-def ground_of(context: Context) -> Ground:
-    """The training problems; a run without them was refused before its first stage."""
-    assert context.ground is not None, "checked by run.train"
-    return context.ground
 
 
 def told(made: StageResult, found: Collected, kept: Kept) -> StageResult:

@@ -12,9 +12,9 @@ from palio.broker.upstream import HttpUpstream, Upstream
 from palio.records import ConfigError
 from palio.train.rollouts import Collected, collect
 from palio.train.settings import Sampling, SftSettings, small_training
-from palio.train.stage import Context, Kind, Report, StageResult
+from palio.train.stage import Context, Kind, Report, StageResult, ground_of
 from palio.train.stages.kept import by_bucket, keep, mixed
-from palio.train.stages.rejection import ground_of, told
+from palio.train.stages.rejection import told
 
 SCRIPTED = "scripted-"
 
