@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
@@ -16,8 +17,10 @@ import pytest
 
 from palio.evaluate.rollouts import (
     ROWS,
+    Job,
     Progress,
     RolloutLog,
+    carried_out,
     open_jobs,
     read_rollouts,
     roll_out,
@@ -160,6 +163,34 @@ def test_an_error_stops_the_pool_and_keeps_what_ended(tmp_path: Path) -> None:
         evaluate(tmp_path, scorer=scorer, threads=1)
     assert 5 <= len(list(read_rollouts(tmp_path))) < 12
     assert len(started) < 10
+
+
+class AtOnce:
+    """Hands whose jobs have all ended when they are first looked at: the slow reader's case."""
+
+    flight = 20
+
+    def submit(self, job: Job) -> Future[RolloutRow]:
+        future: Future[RolloutRow] = Future()
+        try:
+            future.set_result(carried_out(job, run_one, broken_at_five, ("oro", "strict")))
+        except InputError as error:
+            future.set_exception(error)
+        return future
+
+
+def broken_at_five(problem: Problem, made: Trajectory, profile: Profile) -> OutcomeVerdict:
+    if problem.problem_id == "p005":
+        raise InputError("the catalogue is gone")
+    return judge(problem, made, profile)
+
+
+def test_what_ended_together_with_an_error_is_kept(tmp_path: Path) -> None:
+    log = RolloutLog(tmp_path, IDENTITY)
+    jobs = open_jobs(PROBLEMS[:10], 2, 7, log.scores)
+    with pytest.raises(InputError, match="catalogue is gone"):
+        roll_out(jobs, AtOnce(), log, headline="oro")
+    assert len(list(read_rollouts(tmp_path))) == 18, "all but the two that could not be scored"
 
 
 CHILD = """

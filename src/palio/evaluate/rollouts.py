@@ -262,6 +262,7 @@ def roll_out(
     total = len(jobs)
     waiting = deque(jobs)
     running: set[Future[RolloutRow]] = set()
+    ended: set[Future[RolloutRow]] = set()
     done = scored = successes = 0
     with log:
         try:
@@ -269,8 +270,8 @@ def roll_out(
                 while waiting and len(running) < hands.flight:
                     running.add(hands.submit(waiting.popleft()))
                 ended, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    row = future.result()
+                while ended:
+                    row = ended.pop().result()
                     log.append(row)
                     done += 1
                     scored += row.score.status == "scored"
@@ -281,7 +282,7 @@ def roll_out(
                         )
         except BaseException:
             waiting.clear()
-            _keep_the_rest(running, log)
+            _keep_the_rest(running | ended, log)
             raise
 
 
