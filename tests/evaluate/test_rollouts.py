@@ -20,6 +20,7 @@ from palio.evaluate.rollouts import (
     Job,
     Progress,
     RolloutLog,
+    RolloutRow,
     carried_out,
     open_jobs,
     read_rollouts,
