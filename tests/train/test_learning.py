@@ -294,6 +294,21 @@ def test_a_run_killed_on_the_way_ends_as_if_it_was_not(
     assert not (killed / "sft" / "state.pt").exists()
 
 
+def test_fresh_weights_do_not_depend_on_threads(corpus: Path, recipe: Path, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    made = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            out = tmp_path / str(threads)
+            made.append(
+                weights(train(load_recipe(str(recipe)), corpus, out).named("base").checkpoint)
+            )
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
+
+
 def test_a_finished_run_is_not_run_again_and_another_one_is_refused(
     corpus: Path, recipe: Path, tmp_path: Path
 ) -> None:

@@ -77,12 +77,14 @@ class LoopBackend:
         return Checkpoint(self._fresh(tokenizer, context.recipe.seed).to(context.device), tokenizer)
 
     def _fresh(self, tokenizer: ChatTokenizer, seed: int) -> Qwen3:
+        """In one thread: a factorisation shared by two differs in its last bits."""
         plain = msgspec.to_builtins(self.model)
         shape = {name: plain[name] for name in ModelConfig.__struct_fields__ if name in plain}
         model = Qwen3(ModelConfig(**{**shape, "vocab_size": tokenizer.size}))
-        model.initialise(seed)
-        if self.model.lay_out:
-            lay_out_heads(model, seed)
+        with Team(1):
+            model.initialise(seed)
+            if self.model.lay_out:
+                lay_out_heads(model, seed)
         return model
 
     def codec(self, start: Path | None, context: Context) -> ChatCodec:
