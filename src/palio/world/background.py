@@ -36,8 +36,8 @@ class BackgroundLoop:
                     target=self._loop.run_forever, name=self._name, daemon=True
                 )
                 self._thread.start()
-            loop = self._loop
-        return asyncio.run_coroutine_threadsafe(work, loop)
+            # within the lock: between `close` and its end a coroutine would never be run
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
         """Cancel what runs, close what is open, end the thread."""
