@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +22,8 @@ from palio.train.rl.sampler import (
     CompletionsSampler,
     Decoding,
     EngineSampler,
+    QueuedSampler,
+    Sampled,
     Sampler,
     TransformersSampler,
 )
@@ -252,3 +254,24 @@ def test_the_documented_server_is_the_one_that_trl_starts() -> None:
     client = Path(vllm_client.__file__).read_text("utf-8")
     assert "VLLM_SERVER_DEV_MODE=1" in client
     assert "--weight-transfer-config" in client
+
+
+class Ending(QueuedSampler):
+    """Its thread is there when it is asked, and ends without having seen the question."""
+
+    def __init__(self) -> None:
+        super().__init__("ending")
+        self.asked = threading.Event()
+        self._worker.start()
+
+    def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
+        threading.Timer(0.1, self.asked.set).start()
+        return super().sample(ids, decoding)
+
+    def _work(self) -> None:
+        self.asked.wait(20)
+
+
+def test_a_question_that_meets_the_end_of_its_sampler_is_not_left_waiting() -> None:
+    with pytest.raises(UpstreamError, match="closed"):
+        Ending().sample([1, 2], Decoding(1, 0.0, 1.0, 0))

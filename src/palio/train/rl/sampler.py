@@ -88,6 +88,10 @@ class Asked:
         self.done: Future[Sampled] = Future()
 
 
+_ALIVE_S = 1.0
+"""How often a caller that waits looks whether its sampler is still there."""
+
+
 class QueuedSampler(ABC):
     """A `Sampler` whose one thread takes what is asked from a queue; a context manager.
 
@@ -112,7 +116,12 @@ class QueuedSampler(ABC):
             raise broken("the sampler is closed")
         asked = Asked(ids, decoding)
         self._inbox.put(asked)
-        return asked.done.result()
+        while True:
+            try:
+                return asked.done.result(_ALIVE_S)
+            except TimeoutError:  # it may have ended between the first look and the question
+                if not self._worker.is_alive() and not asked.done.done():
+                    raise broken("the sampler is closed") from None
 
     @abstractmethod
     def _work(self) -> None:
