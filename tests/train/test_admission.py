@@ -7,13 +7,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import SimpleQueue
+from threading import Thread
+from time import sleep
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from palio.records import UpstreamError
-from palio.train.admission import Slot, Slots, common
+from palio.train.admission import Slot, Slots, answered, common
 
 
 class Count:
@@ -98,3 +100,19 @@ def test_what_is_shared_is_the_longest_prefix_that_leaves_a_token_to_read(
     assert found < len(ids)
     longer = found + 1
     assert longer > min(len(held), len(ids) - 1) or held[:longer] != ids[:longer]
+
+
+def test_a_job_whose_worker_is_gone_is_not_waited_for() -> None:
+    done: Future[int] = Future()
+    worker = Thread(target=sleep, args=(0.2,))
+    worker.start()
+    with pytest.raises(UpstreamError, match="the engine is closed"):
+        answered(done, worker, "engine")
+
+
+def test_what_a_worker_wrote_before_it_ended_is_had() -> None:
+    done: Future[int] = Future()
+    worker = Thread(target=done.set_result, args=(7,))
+    worker.start()
+    worker.join()
+    assert answered(done, worker, "engine") == 7

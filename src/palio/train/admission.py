@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
+from threading import Thread
 from typing import Any, Generic, Protocol, TypeVar
 
 from palio.records import FaultCode, UpstreamError
@@ -17,6 +18,9 @@ class Job(Protocol):
 
 
 J = TypeVar("J", bound=Job)
+T = TypeVar("T")
+_LOOK_S = 1.0
+"""How often somebody who waits looks whether the worker is still there."""
 
 
 class Slot(Generic[J]):
@@ -106,6 +110,22 @@ def common(held: Sequence[int], ids: Sequence[int]) -> int:
     if held[:most] == ids[:most]:
         return most
     return next(at for at in range(most) if held[at] != ids[at])
+
+
+def answered(done: Future[T], worker: Thread, who: str) -> T:
+    """The result of a job, once it is there; a worker that ended without it is not waited for.
+
+    A job may reach an inbox just after its worker has looked into it for the last time.
+
+    Raises:
+        UpstreamError: the worker is gone.
+    """
+    while True:
+        try:
+            return done.result(_LOOK_S)
+        except TimeoutError:
+            if not worker.is_alive() and not done.done():
+                raise broken(f"the {who} is closed") from None
 
 
 def broken(what: str) -> UpstreamError:

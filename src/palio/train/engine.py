@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from palio.broker.upstream import RejectedError
-from palio.train.admission import Slot, Slots, broken, common
+from palio.train.admission import Slot, Slots, answered, broken, common
 from palio.train.cache import Decoder
 from palio.train.checkpoint import checkpoint_name, load_checkpoint
 from palio.train.model import Qwen3
@@ -176,7 +176,7 @@ class Engine:
         if self._closed:
             raise broken("the engine is closed")
         self._inbox.put(job)
-        job.done.result()
+        answered(job.done, self._worker, "engine")
         return job
 
     def close(self) -> None:

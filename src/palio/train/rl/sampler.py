@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from palio.records import FaultCode, UpstreamError
-from palio.train.admission import broken
+from palio.train.admission import answered, broken
 from palio.train.engine import Engine, Sampled
 
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
@@ -88,10 +88,6 @@ class Asked:
         self.done: Future[Sampled] = Future()
 
 
-_ALIVE_S = 1.0
-"""How often a caller that waits looks whether its sampler is still there."""
-
-
 class QueuedSampler(ABC):
     """A `Sampler` whose one thread takes what is asked from a queue; a context manager.
 
@@ -116,12 +112,7 @@ class QueuedSampler(ABC):
             raise broken("the sampler is closed")
         asked = Asked(ids, decoding)
         self._inbox.put(asked)
-        while True:
-            try:
-                return asked.done.result(_ALIVE_S)
-            except TimeoutError:  # it may have ended between the first look and the question
-                if not self._worker.is_alive() and not asked.done.done():
-                    raise broken("the sampler is closed") from None
+        return answered(asked.done, self._worker, "sampler")
 
     @abstractmethod
     def _work(self) -> None:
