@@ -7,7 +7,7 @@ import pytest
 from palio.agents.reading import read_request
 from palio.records import Problem
 from palio.world.synthesis import compact_config, full_config, synthesise
-from palio.world.synthesis.wording import load_banks
+from palio.world.synthesis.wording import kept_banks, load_banks
 from tests.reading.expected import problem_voucher, read_constraints, reward_constraints
 
 COMPACT = [
@@ -18,10 +18,17 @@ FULL = [
     for seed in range(30, 33)
     for problem in synthesise(full_config(seed, products=6_000, problems=500)).problems
 ]
+KEPT = [
+    *synthesise(compact_config(27, problems=300, banks=kept_banks("compact"))).problems,
+    *synthesise(full_config(33, products=3_000, problems=300, banks=kept_banks("full"))).problems,
+]
+EACH = pytest.mark.parametrize("problems", [COMPACT, FULL, KEPT], ids=["compact", "full", "kept"])
 
 
 @pytest.mark.parametrize(
-    ("problems", "count"), [(COMPACT, 2_000), (FULL, 1_500)], ids=["compact", "full"]
+    ("problems", "count"),
+    [(COMPACT, 2_000), (FULL, 1_500), (KEPT, 600)],
+    ids=["compact", "full", "kept"],
 )
 def test_constraints_read_equal_constraints_rewarded(problems: list[Problem], count: int) -> None:
     assert len(problems) >= count
@@ -32,7 +39,7 @@ def test_constraints_read_equal_constraints_rewarded(problems: list[Problem], co
         assert wanted.voucher == problem_voucher(problem), problem.query
 
 
-@pytest.mark.parametrize("problems", [COMPACT, FULL], ids=["compact", "full"])
+@EACH
 def test_words_are_title_words_and_name_the_type(problems: list[Problem]) -> None:
     for problem in problems:
         for item, reward, family in zip(
@@ -45,7 +52,7 @@ def test_words_are_title_words_and_name_the_type(problems: list[Problem]) -> Non
             assert brand in item.words or line in item.words
 
 
-@pytest.mark.parametrize("problems", [COMPACT, FULL], ids=["compact", "full"])
+@EACH
 def test_one_shop_is_asked_for_by_shop_problems_and_shop_vouchers_only(
     problems: list[Problem],
 ) -> None:
@@ -57,5 +64,5 @@ def test_one_shop_is_asked_for_by_shop_problems_and_shop_vouchers_only(
 
 
 def test_every_bank_was_read() -> None:
-    assert {p.bank for p in COMPACT} == {bank.id for bank in load_banks("compact")}
-    assert {p.bank for p in FULL} == {bank.id for bank in load_banks("full")}
+    read = {p.bank for p in (*COMPACT, *FULL, *KEPT)}
+    assert read == {bank.id for world in ("compact", "full") for bank in load_banks(world)}

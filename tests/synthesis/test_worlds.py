@@ -13,10 +13,16 @@ from palio.records import ConfigError
 from palio.suites import read_suite
 from palio.world import read_catalogue
 from palio.world.synthesis import compact_config, full_config, preset, synthesise
-from palio.world.synthesis.wording import request_words
+from palio.world.synthesis.wording import Bank, kept_banks, load_banks, request_words
 from tests.synthesis.measure import measured
 
 COMPACT = synthesise(compact_config(7))
+
+
+def frames(bank: Bank) -> tuple[str, ...]:
+    """What a bank says around the things that are wanted."""
+    several = (each.text for each in (*bank.shop, *bank.several))
+    return (*bank.openers, *several, *bank.voucher.text)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -120,6 +126,22 @@ def test_banks_can_be_held_back() -> None:
     assert world.composition["banks"] == {"compact-ask": 30}
     with pytest.raises(ConfigError, match="no paraphrase bank 'haiku'"):
         synthesise(compact_config(3, banks=("haiku",)))
+
+
+@pytest.mark.parametrize("world", ["compact", "full"])
+def test_a_kept_bank_is_drawn_from_only_where_it_is_named(world: str) -> None:
+    make = {"compact": compact_config, "full": full_config}[world]
+    kept = kept_banks(world)
+    assert kept
+    usual = synthesise(make(4, products=700, problems=60))
+    assert not {problem.bank for problem in usual.problems} & set(kept)
+    asked = synthesise(make(4, products=700, problems=60, banks=kept))
+    assert {problem.bank for problem in asked.problems} == set(kept)
+    said = {
+        kept: {form for bank in load_banks(world) if bank.kept == kept for form in frames(bank)}
+        for kept in (False, True)
+    }
+    assert not said[False] & said[True], "kept words are words that no other bank uses"
 
 
 def test_the_brand_seed_alone_decides_brands() -> None:

@@ -80,3 +80,12 @@ def test_suites_are_imported_listed_and_described(tmp_path: Path) -> None:
     tasks.write_text("{}\n")
     with pytest.raises(InputError, match="no problem"):
         run("suite", "import", tasks, "--out", tmp_path / "s.json")
+
+
+def test_requests_are_made_in_the_words_of_a_named_bank(tmp_path: Path) -> None:
+    size = ("--products", 200, "--problems", 6, "--json")
+    made = run("world", "generate", "--out", tmp_path / "kept", "--bank", "compact-letter", *size)
+    assert json.loads(made)["banks"] == {"compact-letter": 6}
+    with pytest.raises(ConfigError, match="no paraphrase banks"):
+        asked = ["world", "generate", "--out", str(tmp_path / "web"), "--kind", "web"]
+        RUN.invoke(app, [*asked, "--bank", "compact-letter"], catch_exceptions=False)

@@ -68,16 +68,24 @@ def generate(
     problems: int = typer.Option(0, min=0, help="Problems of all kinds together."),
     seed: int = typer.Option(0, help="Decides everything; equal seeds give equal files."),
     kind: str = typer.Option("shopping", help="shopping, or web: problems that need documents."),
+    bank: list[str] = typer.Option(
+        [], "--bank", help="Paraphrase bank of the requests, repeatable; else all but kept ones."
+    ),
     as_json: bool = AS_JSON,
 ) -> None:
     """Generate a catalogue with hard decoys and a suite of problems for it."""
     if kind == "web":
+        if bank:
+            from palio.records import ConfigError
+
+            raise ConfigError("web problems have no paraphrase banks", remedy="leave --bank out")
         _generate_web(out, config, products, problems, seed, as_json)
         return
     from palio.suites import write_suite
     from palio.world.synthesis import preset, suite_of, synthesise, write_synthesis
 
-    synthesis = synthesise(preset(config, seed, products=products, problems=problems))
+    wanted = preset(config, seed, products=products, problems=problems, banks=tuple(bank))
+    synthesis = synthesise(wanted)
     out.mkdir(parents=True, exist_ok=True)
     write_suite(suite_of(synthesis), out / "suite.json")
     write_synthesis(synthesis, out, also=("suite.json",))

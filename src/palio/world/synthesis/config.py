@@ -48,7 +48,8 @@ class SynthesisConfig(CanonicalRecord, frozen=True):
         shop_items: weights of 2, 3, 4 items in a shop problem.
         voucher_items: weights of 1, 2, 3, 4 items in a voucher problem.
         shop_vouchers: share of "shop" vouchers among those with two items or more.
-        banks: ids of the paraphrase banks to draw from; empty = all of the world.
+        banks: ids of the paraphrase banks to draw from; empty = all of the world that are not
+            kept for measuring.
         pool: result pool of the search that decides reachability.
     """
 
@@ -120,7 +121,7 @@ def compact_config(
         problems: total over the three kinds, split evenly.
         counts: numbers of product, shop and voucher problems; wins over `problems`.
         brand_seed: seed of the brands alone, `seed` when None.
-        banks: paraphrase banks to draw from, all when empty.
+        banks: paraphrase banks to draw from; empty = all of the world that are not kept.
     """
     product, shop, voucher = counts or split_evenly(problems)
     config = SynthesisConfig(
@@ -205,7 +206,9 @@ def full_config(
     return _checked(config)
 
 
-def preset(name: str, seed: int, *, products: int = 0, problems: int = 0) -> SynthesisConfig:
+def preset(
+    name: str, seed: int, *, products: int = 0, problems: int = 0, banks: tuple[str, ...] = ()
+) -> SynthesisConfig:
     """The preset "compact" or "full"; a size of 0 takes the preset's own.
 
     Raises:
@@ -215,4 +218,6 @@ def preset(name: str, seed: int, *, products: int = 0, problems: int = 0) -> Syn
     if name not in presets:
         raise ConfigError(f"no world is named {name!r}", remedy=f"one of {', '.join(presets)}")
     usual = {"compact": (1_500, 300), "full": (10_000, 1_000)}[name]
-    return presets[name](seed, products=products or usual[0], problems=problems or usual[1])
+    return presets[name](
+        seed, products=products or usual[0], problems=problems or usual[1], banks=banks
+    )

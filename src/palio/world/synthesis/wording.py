@@ -54,6 +54,8 @@ class Bank(CanonicalRecord, frozen=True):
         price, service: templates that replace the common ones.
         currency: templates of one amount, "{amount}" alone where there is no currency.
         capital: sentences and brands start with a capital letter.
+        kept: drawn from only where it is named, so that a policy can be asked in words that no
+            training problem has.
     """
 
     id: str
@@ -72,6 +74,7 @@ class Bank(CanonicalRecord, frozen=True):
     feature: tuple[str, ...] = ("{v}",)
     currency: tuple[str, ...] = ("{amount}",)
     capital: bool = False
+    kept: bool = False
 
 
 class Phrases(Record, frozen=True):
@@ -106,7 +109,7 @@ def load_banks(world: str) -> tuple[Bank, ...]:
 
 
 def chosen_banks(world: str, ids: tuple[str, ...]) -> tuple[Bank, ...]:
-    """The banks with these ids, all of the world when empty.
+    """The banks with these ids; when empty, all of the world that are not kept.
 
     Raises:
         ConfigError: the world has no bank of that id.
@@ -118,7 +121,18 @@ def chosen_banks(world: str, ids: tuple[str, ...]) -> tuple[Bank, ...]:
             f"world {world!r} has no paraphrase bank {unknown[0]!r}",
             remedy=f"use some of: {', '.join(banks)}",
         )
-    return tuple(banks[name] for name in ids) if ids else tuple(banks.values())
+    if ids:
+        return tuple(banks[name] for name in ids)
+    return tuple(bank for bank in banks.values() if not bank.kept)
+
+
+def kept_banks(world: str) -> tuple[str, ...]:
+    """Ids of the banks of a world that are drawn from only where they are named, in file order.
+
+    Raises:
+        ConfigError: no such world.
+    """
+    return tuple(bank.id for bank in load_banks(world) if bank.kept)
 
 
 @cache
