@@ -7,17 +7,29 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from palio.cli.main import app
-from palio.records import InputError, IntegrityError, Message, PalioError, Provenance, to_json
+from palio.records import (
+    ConfigError,
+    InputError,
+    IntegrityError,
+    Message,
+    PalioError,
+    Provenance,
+    to_json,
+)
 from palio.train.card import Measured, write_card
 from palio.train.dry import rehearsed
 from palio.train.inputs import open_corpus
 from palio.train.recipe import bundled_recipes, load_recipe, read_recipe
 from palio.train.run import Options, train
+from palio.train.settings import TrlSettings
+from palio.train.stages.teacher import TeacherSettings
 from palio.world.artefacts import file_digest
 from tests.train.test_stages import SHORT, SMALL, chain, corpus  # noqa: F401 - a fixture
 
@@ -46,6 +58,55 @@ def test_the_4b_rehearsal_has_the_published_width() -> None:
     assert (shape["num_attention_heads"], shape["num_key_value_heads"]) == (32, 8)
     assert shape["vocab_size"] == 151_936
     assert small.pretrained.tokenizer.endswith("qwen.tiktoken")
+
+
+DIGESTS = {
+    "demo": "0aa45df91043",
+    "qwen3-4b": "ddf7f85c39c6",
+    "qwen3-4b-full": "18aee7b9244b",
+    "smollm2": "7721f4cf68fd",
+    "tiny": "d78b5f3d55a7",
+}
+
+
+@pytest.mark.parametrize("name", bundled_recipes())
+def test_what_a_bundled_recipe_settles_is_what_was_published(name: str) -> None:
+    """A new default must not change a run that is named by its digest; a new recipe comes here."""
+    if find_spec("trl") is None:
+        pytest.skip("the settings of KTO and GRPO come with trl")
+    assert load_recipe(name).digest().removeprefix("sha256:")[:12] == DIGESTS[name]
+
+
+def stage_of(**table: Any) -> Any:
+    """The settings of the one stage of a recipe."""
+    return read_recipe({"stage": [table]}).stages[0].settings
+
+
+def test_a_part_of_a_table_changes_only_what_it_names() -> None:
+    pytest.importorskip("trl", reason="the settings of KTO and GRPO come with trl")
+    from palio.train.preference.kto import KtoSettings
+    from palio.train.rl.distill import DistillSettings
+    from palio.train.rl.grpo import GrpoSettings
+
+    steps = {"max_steps": 7}
+    for kind, record in (
+        ("kto", KtoSettings),
+        ("grpo", GrpoSettings),
+        ("distill", DistillSettings),
+    ):
+        default = record().trl
+        assert default != TrlSettings(), "or the test shows nothing"
+        found = stage_of(kind=kind, trl=steps)
+        assert found.trl == msgspec.structs.replace(default, max_steps=7)
+        assert stage_of(kind=kind) == record()
+    assert stage_of(kind="sft", trl=steps).trl == TrlSettings(max_steps=7)
+    lessons = stage_of(kind="teacher", sampling={"problems": 9}).sampling
+    assert lessons == msgspec.structs.replace(TeacherSettings().sampling, problems=9)
+    assert lessons.samples == 1, "a teacher is asked once"
+    named = stage_of(kind="teacher", buckets={"shop": 4})
+    assert named.buckets == {"shop": 4}, "a table of names is the author's, whole"
+    with pytest.raises(ConfigError, match="max_stepz"):
+        stage_of(kind="kto", trl={"max_stepz": 7})
 
 
 @pytest.mark.slow

@@ -290,6 +290,7 @@ def _stages(tables: Sequence[dict[str, Any]], where: str) -> tuple[StageEntry, .
                 where=where,
                 remedy=f"the kinds are {', '.join(KINDS)}",
             )
+        rest = over_defaults(rest, kind_named(kind).settings)
         settings = _read(rest, kind_named(kind).settings, f"{at} ({name})", where)
         stages.append(StageEntry(kind=kind, name=str(name), settings=settings))
     twice = [name for name, n in Counter(stage.name for stage in stages).items() if n > 1]
@@ -301,6 +302,20 @@ def _stages(tables: Sequence[dict[str, Any]], where: str) -> tuple[StageEntry, .
             f"a stage cannot be called {bad[0]!r}", where=where, remedy="letters, digits and -"
         )
     return tuple(stages)
+
+
+def over_defaults(table: Mapping[str, Any], kind: type[StageSettings]) -> dict[str, Any]:
+    """A stage's table whose own tables (trl, sampling, ...) change only what they name.
+
+    The rest of such a table is the kind's default, which may be another than that of the table:
+    KTO's rate is not SFT's.
+    """
+    merged = dict(table)
+    for field in msgspec.structs.fields(kind):
+        given = table.get(field.name)
+        if isinstance(given, Mapping) and isinstance(field.default, Record):
+            merged[field.name] = {**msgspec.to_builtins(field.default), **given}
+    return merged
 
 
 def _read(value: Any, kind: type[R], what: str, where: str) -> R:
