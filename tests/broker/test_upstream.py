@@ -143,6 +143,45 @@ def test_a_wrong_set_up_is_the_platform_s_and_not_retried(behaviour: Any, code: 
     assert len(server.bodies) == 1
 
 
+KEY = "sk-0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "key", "remedy"),
+    [
+        ((401, b"wrong key " + KEY.encode()), KEY, "check the key and what it may use"),
+        ((403, b"not allowed"), KEY, "check the key and what it may use"),
+        ((401, b"who are you"), "", "no key was sent"),
+        ((404, b"<html>Not Found</html>"), KEY, "check the URL"),
+        ((404, b'{"error": {"code": "model_not_found"}}'), KEY, "name a model"),
+    ],
+    ids=str,
+)
+def test_a_wrong_set_up_names_url_model_and_remedy_and_no_secret(
+    behaviour: Any, key: str, remedy: str
+) -> None:
+    with ModelServer(behaviour).running() as server:
+        error, _ = complete(server, api_key=key)
+    told = str(error)
+    assert f"{server.url}/chat/completions" in told
+    assert f"answered {behaviour[0]} to a request for the model 'm'" in told
+    assert remedy in error.remedy
+    assert KEY not in told
+
+
+def test_what_a_url_holds_in_secret_is_sent_and_not_shown() -> None:
+    with ModelServer((401, b"no")).running() as server:
+        secret = server.url.replace("//", "//me:hidden@") + "/?api-version=7&sig=hidden"
+        with HttpUpstream(secret) as upstream, pytest.raises(UpstreamError) as refused:
+            upstream.complete(dict(BODY))
+        assert f"{server.url}/chat/completions" in str(refused.value)
+        assert "hidden" not in str(refused.value)
+        assert server.headers[0]["Authorization"].startswith("Basic ")
+        with pytest.raises(ConfigError, match="names a user and a key"):
+            HttpUpstream(secret, KEY)
+    assert upstream.url.endswith("/v1/chat/completions?api-version=7&sig=hidden")
+
+
 def test_each_run_has_a_key_of_its_own_and_nobody_sees_the_master_key() -> None:
     with (
         ModelServer("good").running() as server,

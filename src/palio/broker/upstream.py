@@ -147,8 +147,15 @@ class HttpUpstream:
         jitter: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.url = checked_url(url) + "/chat/completions"
+        self.url = endpoint_of(url, "chat/completions")
         self.model = model
+        self._where = shown_url(self.url)
+        if api_key and self._where != self.url.partition("?")[0]:
+            raise ConfigError(
+                "the URL names a user and a key is given too; a request can carry but one",
+                where=self._where,
+                remedy="leave one of them out",
+            )
         self._key = api_key
         self._scoped_keys = scoped_keys
         self._budget_s = budget_s
@@ -220,7 +227,8 @@ class HttpUpstream:
             async with self._client.post(self.url, json=body, headers=headers) as reply:
                 data = await _read(reply)
                 if reply.status != 200:
-                    raise self._refusal(reply.status, data, reply.headers.get("Retry-After"))
+                    after = reply.headers.get("Retry-After")
+                    raise self._refusal(reply.status, data, after, str(body.get("model")), key)
         except TimeoutError as error:
             raise self._error(
                 f"no answer within {self._timeout_s:g} s", FaultCode.upstream_timed_out
@@ -237,34 +245,42 @@ class HttpUpstream:
         try:
             response = load_json(data)
         except InputError as error:
-            raise garbage(f"the model server's answer is {error.what}", self.url) from error
-        read_completion(response, self.url)
+            raise garbage(f"the model server's answer is {error.what}", self._where) from error
+        read_completion(response, self._where)
         return dict(response)
 
-    def _refusal(self, status: int, data: bytes, after: str | None) -> PalioError:
+    def _refusal(
+        self, status: int, data: bytes, after: str | None, model: str, key: str
+    ) -> PalioError:
         """Who is to blame for a refusal: what the agent sent, or what the operator configured."""
-        text = data[:300].decode("utf-8", "replace")
-        what = f"the model server answered {status}: {text}"
+        text = data[:4_000].decode("utf-8", "replace").strip()
+        for secret in (key, self._key):
+            if len(secret) > 7:  # a shorter one is a placeholder, and may be part of any word
+                text = text.replace(secret, "[the key]")
+        text = f"to a request for the model {model[:100]!r}: {text[:300]}"
+        what = f"the model server answered {status} {text}"
         unknown = b"model_not_found" in data or (status == 404 and b"model" in data.lower())
         if status in (400, 413, 422) and not unknown:
-            return RejectedError(what, where=self.url)
+            return RejectedError(what, where=self._where)
         if status == 429:
-            return _RateLimitedError(what, self.url, _seconds(after))
+            return _RateLimitedError(what, self._where, _seconds(after))
         if status >= 500 or status == 408:
             return self._error(what, FaultCode.upstream_server_error)
-        code, remedy = FaultCode.upstream_server_error, "check the URL"
+        code = FaultCode.upstream_server_error
+        remedy = "check the URL: /chat/completions is added to what was given, mostly .../v1"
         if unknown:
             code, remedy = FaultCode.upstream_model_unknown, "name a model that the server has"
         elif status in (401, 403):
             code, remedy = FaultCode.upstream_key_refused, "check the key and what it may use"
-        return UpstreamError(what, code=code, where=self.url, remedy=remedy)
+            remedy = remedy if key else "no key was sent: give one that may use this model"
+        return UpstreamError(what, code=code, where=self._where, remedy=remedy)
 
     def _error(self, what: str, code: FaultCode) -> UpstreamError:
         return UpstreamError(
             what,
             code=code,
             retryable=True,
-            where=self.url,
+            where=self._where,
             remedy="see that the model server runs and has capacity, then resume the run",
         )
 
@@ -298,8 +314,25 @@ def checked_url(url: str) -> str:
     except ValueError as error:  # half a bracket, a port over 65535
         raise ConfigError(f"{url!r} is no URL: {error}", remedy=remedy) from error
     if not usable:
-        raise ConfigError(f"{url!r} is no URL of a model server", remedy=remedy)
+        raise ConfigError(f"{shown_url(url)!r} is no URL of a model server", remedy=remedy)
     return url.rstrip("/")
+
+
+def endpoint_of(url: str, path: str) -> str:
+    """The address of a route below a base URL; a query that the base has, such as a version, stays.
+
+    Raises:
+        ConfigError: the base is no http or https URL with a host.
+    """
+    parts = urlsplit(checked_url(url))
+    return parts._replace(path=f"{parts.path.rstrip('/')}/{path}").geturl()
+
+
+def shown_url(url: str) -> str:
+    """A URL as messages and records may show it: without user, password, query and fragment."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=host, query="", fragment="").geturl()
 
 
 async def _read(reply: aiohttp.ClientResponse) -> bytes:
