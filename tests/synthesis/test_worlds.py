@@ -13,7 +13,7 @@ from palio.records import ConfigError
 from palio.suites import read_suite
 from palio.world import read_catalogue
 from palio.world.synthesis import compact_config, full_config, preset, synthesise
-from palio.world.synthesis.wording import Bank, kept_banks, load_banks, request_words
+from palio.world.synthesis.wording import Bank, banks_for, load_banks, request_words
 from tests.synthesis.measure import measured
 
 COMPACT = synthesise(compact_config(7))
@@ -129,19 +129,22 @@ def test_banks_can_be_held_back() -> None:
 
 
 @pytest.mark.parametrize("world", ["compact", "full"])
-def test_a_kept_bank_is_drawn_from_only_where_it_is_named(world: str) -> None:
+def test_special_banks_are_drawn_from_only_where_they_are_named(world: str) -> None:
     make = {"compact": compact_config, "full": full_config}[world]
-    kept = kept_banks(world)
-    assert kept
+    measuring = banks_for(world, "measuring")
     usual = synthesise(make(4, products=700, problems=60))
-    assert not {problem.bank for problem in usual.problems} & set(kept)
-    asked = synthesise(make(4, products=700, problems=60, banks=kept))
-    assert {problem.bank for problem in asked.problems} == set(kept)
-    said = {
-        kept: {form for bank in load_banks(world) if bank.kept == kept for form in frames(bank)}
-        for kept in (False, True)
-    }
-    assert not said[False] & said[True], "kept words are words that no other bank uses"
+    assert {problem.bank for problem in usual.problems} == set(banks_for(world, "usual"))
+    asked = synthesise(make(4, products=700, problems=60, banks=measuring))
+    assert {problem.bank for problem in asked.problems} == set(measuring)
+
+
+@pytest.mark.parametrize("world", ["compact", "full"])
+def test_words_for_measuring_frame_requests_as_no_other_bank_does(world: str) -> None:
+    said: dict[bool, set[str]] = {True: set(), False: set()}
+    for bank in load_banks(world):
+        said[bank.use == "measuring"].update(frames(bank))
+    assert said[True]
+    assert not said[True] & said[False]
 
 
 def test_the_brand_seed_alone_decides_brands() -> None:

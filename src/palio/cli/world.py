@@ -69,7 +69,7 @@ def generate(
     seed: int = typer.Option(0, help="Decides everything; equal seeds give equal files."),
     kind: str = typer.Option("shopping", help="shopping, or web: problems that need documents."),
     bank: list[str] = typer.Option(
-        [], "--bank", help="Paraphrase bank of the requests, repeatable; else all but kept ones."
+        [], "--bank", help="Paraphrase bank of the requests, repeatable; else the usual ones."
     ),
     as_json: bool = AS_JSON,
 ) -> None:

@@ -48,8 +48,7 @@ class SynthesisConfig(CanonicalRecord, frozen=True):
         shop_items: weights of 2, 3, 4 items in a shop problem.
         voucher_items: weights of 1, 2, 3, 4 items in a voucher problem.
         shop_vouchers: share of "shop" vouchers among those with two items or more.
-        banks: ids of the paraphrase banks to draw from; empty = all of the world that are not
-            kept for measuring.
+        banks: ids of the paraphrase banks to draw from; empty = the world's usual ones.
         pool: result pool of the search that decides reachability.
     """
 
@@ -121,7 +120,7 @@ def compact_config(
         problems: total over the three kinds, split evenly.
         counts: numbers of product, shop and voucher problems; wins over `problems`.
         brand_seed: seed of the brands alone, `seed` when None.
-        banks: paraphrase banks to draw from; empty = all of the world that are not kept.
+        banks: paraphrase banks to draw from; empty = the world's usual ones.
     """
     product, shop, voucher = counts or split_evenly(problems)
     config = SynthesisConfig(

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import resources
+from typing import Literal
 
 import msgspec
 
@@ -54,8 +55,9 @@ class Bank(CanonicalRecord, frozen=True):
         price, service: templates that replace the common ones.
         currency: templates of one amount, "{amount}" alone where there is no currency.
         capital: sentences and brands start with a capital letter.
-        kept: drawn from only where it is named, so that a policy can be asked in words that no
-            training problem has.
+        use: "usual": drawn from unless a world names its banks; "named": only where it is named;
+            "measuring": only where it is named, and never to train on, so that a policy can be
+            asked in words that no training problem has.
     """
 
     id: str
@@ -74,7 +76,7 @@ class Bank(CanonicalRecord, frozen=True):
     feature: tuple[str, ...] = ("{v}",)
     currency: tuple[str, ...] = ("{amount}",)
     capital: bool = False
-    kept: bool = False
+    use: Literal["usual", "named", "measuring"] = "usual"
 
 
 class Phrases(Record, frozen=True):
@@ -109,7 +111,7 @@ def load_banks(world: str) -> tuple[Bank, ...]:
 
 
 def chosen_banks(world: str, ids: tuple[str, ...]) -> tuple[Bank, ...]:
-    """The banks with these ids; when empty, all of the world that are not kept.
+    """The banks with these ids; when empty, the world's usual ones.
 
     Raises:
         ConfigError: the world has no bank of that id.
@@ -123,16 +125,16 @@ def chosen_banks(world: str, ids: tuple[str, ...]) -> tuple[Bank, ...]:
         )
     if ids:
         return tuple(banks[name] for name in ids)
-    return tuple(bank for bank in banks.values() if not bank.kept)
+    return tuple(bank for bank in banks.values() if bank.use == "usual")
 
 
-def kept_banks(world: str) -> tuple[str, ...]:
-    """Ids of the banks of a world that are drawn from only where they are named, in file order.
+def banks_for(world: str, *uses: str) -> tuple[str, ...]:
+    """Ids of the banks of a world that have one of these uses, in file order.
 
     Raises:
         ConfigError: no such world.
     """
-    return tuple(bank.id for bank in load_banks(world) if bank.kept)
+    return tuple(bank.id for bank in load_banks(world) if bank.use in uses)
 
 
 @cache
