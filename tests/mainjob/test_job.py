@@ -14,10 +14,11 @@ from palio.evaluate.mainjob.arena import bulk_shards, read_standings
 from palio.evaluate.mainjob.config import MainJobConfig, bundled_jobs, read_config
 from palio.evaluate.mainjob.job import MainJobResult, run_main_job
 from palio.evaluate.mainjob.stages import SilentReporter
-from palio.evaluate.mainjob.worlds import evenly, open_ground
+from palio.evaluate.mainjob.worlds import evenly, make_worlds, open_ground
 from palio.records import ConfigError, ResumeError
 from palio.rollout import read_trajectories
-from palio.suites import check_disjoint
+from palio.suites import check_disjoint, read_suite
+from palio.world.synthesis.wording import banks_for
 
 SMALL = MainJobConfig(
     seed=3,
@@ -25,6 +26,7 @@ SMALL = MainJobConfig(
     products=700,
     problems=90,
     race_problems=3,
+    reworded=9,
     racers=("careful", "narrator", "shortcut", "crash"),
     others_every=6,
     train_share=0.7,
@@ -34,7 +36,7 @@ SMALL = MainJobConfig(
     sampled=3,
     samples=2,
 )
-STAGES = ("world", "race", "bulk", "corpus", "train", "floors", "base", "trained")
+STAGES = ("world", "race", "bulk", "corpus", "train", "floors", "base", "trained", "reworded")
 
 
 class Watch(SilentReporter):
@@ -67,10 +69,49 @@ def test_the_summary_is_readable_by_programs(made: tuple[Path, MainJobResult]) -
         assert {"product", "shop", "voucher"} <= set(stage["intent"])
         assert stage["pass_at_1"] is not None
     assert [floor["name"] for floor in summary["floors"]] == ["first-hit", "random-hit", "reader"]
+    assert summary["reworded"]["intent"]["overall"]["n"] == 9 - told_left_out(made[0])
     assert summary["seconds"] > 1
     assert summary["peak_rss_mb"] > 100
     assert summary["seeds"] == {"job": 3}
     assert {"palio", "python", "torch"} <= set(summary["versions"])
+
+
+def told_left_out(out: Path) -> int:
+    """Reworded problems that share a cluster with the job's others."""
+    mark = json.loads((out / "stages" / "reworded.json").read_text(encoding="utf-8"))
+    count: int = mark["result"]["left out"]
+    return count
+
+
+def test_reworded_problems_stand_in_words_that_nothing_trained_on(
+    made: tuple[Path, MainJobResult],
+) -> None:
+    asked = read_suite(made[0] / "reworded" / "suite.json").problems
+    trained = open_ground(made[0] / "world").problems
+    assert {problem.bank for problem in asked} <= set(banks_for("compact", "measuring"))
+    assert {problem.bank for problem in trained} <= set(banks_for("compact", "usual"))
+    check_disjoint({"asked": asked, "trained": trained})
+    assert "In words that no training problem has" in made[1].report_path.read_text("utf-8")
+    greedy = made[1].data.reworded
+    assert greedy is not None
+    assert greedy.greedy is not None
+    assert greedy.greedy.overall.problems == len(asked)
+
+
+def test_worlds_are_worded_by_the_banks_that_a_job_names(tmp_path: Path) -> None:
+    banks = ("compact-ask", "compact-story")
+    config = msgspec.structs.replace(SMALL, banks=banks, products=300, problems=30)
+    make_worlds(config, tmp_path, lambda done: None)
+    assert {problem.bank for problem in open_ground(tmp_path).problems} == set(banks)
+
+
+@pytest.mark.parametrize(
+    ("banks", "said"),
+    [(("compact-letter",), "is for measuring"), (("compact-ode",), "no paraphrase bank")],
+)
+def test_banks_that_no_job_may_train_on_are_refused(banks: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        msgspec.structs.replace(SMALL, banks=banks).checked()
 
 
 def test_the_report_is_one_page_without_outside_resources(
@@ -204,7 +245,12 @@ def test_a_longer_recipe_is_measured_after_each_of_its_stages(
     made: tuple[Path, MainJobResult], tmp_path: Path
 ) -> None:
     (tmp_path / "recipe.toml").write_text(CHAIN, encoding="utf-8")
-    short = {"recipe": str(tmp_path / "recipe.toml"), "training_minutes": 0.0, "sampled": 1}
+    short = {
+        "recipe": str(tmp_path / "recipe.toml"),
+        "training_minutes": 0.0,
+        "sampled": 1,
+        "reworded": 0,
+    }
     config = msgspec.structs.replace(SMALL, **short)
     watch = Watch()
     result = run_main_job(config, tmp_path / "job", watch)

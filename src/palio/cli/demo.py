@@ -41,6 +41,10 @@ def demo(
         if fact.label == "isolation":
             console.print(f"[bold]isolation of the race:[/bold] {fact.value}", highlight=False)
     console.print(results_table(result.data.stages, result.data.floors))
+    if result.data.reworded:
+        title = "Asked in words that no training problem has, in another catalogue"
+        rows = (result.data.reworded,), result.data.reworded_floors
+        console.print(results_table(*rows, title=title))
     console.print(comparison_table(result.data.comparisons))
     minutes = result.summary.seconds / 60
     console.print(

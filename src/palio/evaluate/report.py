@@ -103,10 +103,17 @@ def _view(data: ReportData) -> dict[str, Any]:
         "rows": rows,
         "k": max((result.samples for result in sampled), default=8),
         "temperature": sampled[0].temperature if sampled else None,
+        "reworded": _reworded_rows(data),
         "behaviour": greedy,
         "unscored": _unscored(data),
         "cards": _cards(data),
     }
+
+
+def _reworded_rows(data: ReportData) -> list[dict[str, Any]]:
+    if data.reworded is None:
+        return []
+    return [_stage_row(data.reworded), *(_floor_row(one) for one in data.reworded_floors)]
 
 
 def _stage_row(stage: StageResult) -> dict[str, Any]:

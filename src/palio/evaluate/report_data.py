@@ -143,6 +143,8 @@ class ReportData(Record, frozen=True):
         statements: what is scripted, what is learned, what the world is.
         stages: rows of the result table, weakest first.
         floors: rows below them.
+        reworded: the trained policy on requests in words that no training problem has.
+        reworded_floors: what reads nothing, on the same problems.
         comparisons: paired, the trained policy against the first hit: overall, then intents.
         random_gap: intent -> trained minus expected random hit.
         against_base: trained against base, overall then intents.
@@ -162,6 +164,8 @@ class ReportData(Record, frozen=True):
     statements: tuple[Statement, ...] = ()
     stages: tuple[StageResult, ...] = ()
     floors: tuple[FloorResult, ...] = ()
+    reworded: StageResult | None = None
+    reworded_floors: tuple[FloorResult, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     random_gap: dict[str, Estimate] = {}
     against_base: tuple[Comparison, ...] = ()

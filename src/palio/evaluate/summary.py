@@ -104,6 +104,7 @@ class Summary(Record, frozen=True, omit_defaults=False):
     Attributes:
         stages: policies, weakest first.
         floors: what reads nothing, on the same problems.
+        reworded: the last policy on requests in words that no training problem has.
         comparisons: paired comparisons in full.
         seconds: of the whole run.
         stage_seconds: job stage -> seconds.
@@ -122,6 +123,7 @@ class Summary(Record, frozen=True, omit_defaults=False):
     versions: dict[str, str]
     stage_seconds: dict[str, float] = {}
     digests: dict[str, str] = {}
+    reworded: StageSummary | None = None
     schema_version: str = msgspec.field(default_factory=current_schema)
 
 
@@ -136,6 +138,7 @@ def make_summary(
     versions: Mapping[str, str],
     stage_seconds: Mapping[str, float] | None = None,
     digests: Mapping[str, str] | None = None,
+    reworded: StageResult | None = None,
 ) -> Summary:
     """The summary of a run; see `Summary` for the arguments."""
     return Summary(
@@ -148,6 +151,7 @@ def make_summary(
         versions=dict(versions),
         stage_seconds=dict(stage_seconds or {}),
         digests=dict(digests or {}),
+        reworded=stage_summary(reworded) if reworded else None,
     )
 
 

@@ -60,6 +60,11 @@ class LabConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=
         return self.suite_seed
 
     @property
+    def banks(self) -> tuple[str, ...]:
+        """The compact world's usual wordings; a plan leaves some out of training."""
+        return ()
+
+    @property
     def fractions(self) -> dict[str, float]:
         """Pool -> share."""
         named = self.train_share + self.development_share + self.heldout_share

@@ -11,6 +11,7 @@ import msgspec
 
 from palio.agents.registry import find_agent
 from palio.records import ConfigError, InputError, Record
+from palio.world.synthesis.wording import banks_for, chosen_banks
 
 RACERS = ("careful", "terse", "sloppy", "hasty", "narrator", "classifier", "shortcut", "crash")
 """Eight bundled agents that differ in kind; `shortcut` knows half of the race's answers."""
@@ -26,6 +27,9 @@ class MainJobConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fie
         products: of each catalogue.
         problems: of each catalogue, evenly over product, shop and voucher.
         race_problems: of the race's own catalogue.
+        banks: paraphrase banks of all these problems; empty = the world's usual ones.
+        reworded: problems of one more catalogue in the words of the banks for measuring, which
+            nothing trains on; 0: none.
         racers: bundled agents of the race.
         teachers: agents of the bulk rollout on every training problem.
         others: agents of the bulk rollout on every `others_every`-th training problem: what the
@@ -47,6 +51,8 @@ class MainJobConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fie
     products: int = 1_500
     problems: int = 300
     race_problems: int = 60
+    banks: tuple[str, ...] = ()
+    reworded: int = 300
     racers: tuple[str, ...] = RACERS
     teachers: tuple[str, ...] = ("careful", "terse")
     others: tuple[str, ...] = ("sloppy", "hasty", "narrator", "classifier")
@@ -75,6 +81,15 @@ class MainJobConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fie
             raise ConfigError("train_share + development_share must leave a held-out share")
         if self.samples < 1 or self.workers < 1 or self.race_parallel < 1 or self.others_every < 1:
             raise ConfigError("samples, workers, race_parallel, others_every must be at least 1")
+        if self.reworded < 0:
+            raise ConfigError("reworded must be 0 or more")
+        measuring = set(self.banks) & set(banks_for("compact", "measuring"))
+        if measuring:
+            raise ConfigError(
+                f"banks: {min(measuring)} is for measuring",
+                remedy="nothing may train on it; leave it out",
+            )
+        chosen_banks("compact", self.banks)
         if self.evaluated < 1 or self.sampled < 1:
             raise ConfigError("evaluated and sampled must be at least 1")
         if self.train_share <= 0 or self.development_share <= 0:

@@ -21,11 +21,13 @@ from palio.evaluate.mainjob.learn import (
     train,
 )
 from palio.evaluate.mainjob.measure import (
+    Exam,
     measure_floors,
     measure_policy,
     open_exam,
-    rollouts_of,
+    read_result,
 )
+from palio.evaluate.mainjob.reworded import make_reworded, open_reworded
 from palio.evaluate.mainjob.stages import Reporter, Stages
 from palio.evaluate.mainjob.telling import stage_result, tell, versions
 from palio.evaluate.mainjob.worlds import Ground, make_worlds, open_ground
@@ -37,6 +39,7 @@ from palio.train.checkpoint import CHECKPOINT
 from palio.train.engine import Engine
 
 SUMMARY, REPORT = "summary.json", "report.html"
+REWORDED = "reworded"
 Work = Callable[[Path], dict[str, Any]]
 
 
@@ -115,18 +118,30 @@ class _Job:
 
     def measure(self) -> None:
         """Floors, and every stage's policy on the same held-out problems."""
-        config, ground = self.config, self._ground()
-        self._run("floors", lambda folder: measure_floors(config, ground, folder), None, "world")
+        config = self.config
+        exam = open_exam(config, self._ground())
+        self._run("floors", lambda folder: measure_floors(config, exam, folder), None, "world")
         for each in self.milestones:
 
             def work(folder: Path, each: Milestone = each) -> dict[str, Any]:
-                checkpoint = self.out / "train" / each.stage / CHECKPOINT
-                with Engine(checkpoint) as engine:
-                    return measure_policy(
-                        each.label, each.key, engine, config, ground, folder, self.advance
-                    )
+                return self._examine(each, exam, folder)
 
-            self._run(each.key, work, rollouts_of(config), "world", "train")
+            self._run(each.key, work, exam.rollouts(config), "world", "train")
+        if config.reworded:
+            self._run(REWORDED, self._reworded, config.reworded, "world", "train")
+
+    def _examine(self, milestone: Milestone, exam: Exam, folder: Path) -> dict[str, Any]:
+        checkpoint = self.out / "train" / milestone.stage / CHECKPOINT
+        label, key = milestone.label, milestone.key
+        with Engine(checkpoint) as engine:
+            return measure_policy(label, key, engine, self.config, exam, folder, self.advance)
+
+    def _reworded(self, folder: Path) -> dict[str, Any]:
+        """The last checkpoint and the floors on requests in words that nothing trained on."""
+        made = make_reworded(self.config, self._ground(), folder)
+        exam = open_reworded(folder)
+        measure_floors(self.config, exam, folder)
+        return {**made, **self._examine(self.milestones[-1], exam, folder)}
 
     def _stage_result(self, milestone: Milestone, seconds: dict[str, float]) -> StageResult:
         """One measured policy; the training's minutes are told with the last."""
@@ -154,6 +169,7 @@ class _Job:
             open_exam(self.config, self._ground()),
             self.out,
             stages=stages,
+            reworded=self._told_reworded(seconds),
             curve=curve,
             results=self.results,
             seconds=seconds,
@@ -168,12 +184,27 @@ class _Job:
             versions=versions(),
             stage_seconds=seconds,
             digests={"config": digest(self.config), "suite": self.results["world"]["suite"]},
+            reworded=data.reworded,
         )
         return MainJobResult(
             data=data,
             summary=summary,
             summary_path=write_summary(summary, self.out / SUMMARY),
             report_path=write_report(data, self.out / REPORT),
+        )
+
+    def _told_reworded(self, seconds: dict[str, float]) -> StageResult | None:
+        if REWORDED not in self.results:
+            return None
+        label, left_out = self.milestones[-1].label, self.results[REWORDED]["left out"]
+        note = "other words, other catalogue"
+        if left_out:
+            note += f"; {left_out} left out that share a leak cluster with the rest"
+        return StageResult(
+            name=f"{label}, reworded",
+            greedy=read_result(self.out / REWORDED, "greedy"),
+            note=note,
+            seconds=seconds[REWORDED],
         )
 
     def _ground(self) -> Ground:

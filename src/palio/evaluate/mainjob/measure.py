@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,17 @@ class Exam:
         problems: held-out problems, for greedy rollouts and floors.
         sampled: some of them, for k samples each.
         worlds: catalogue id -> world.
+        cluster_of: problem id -> leak cluster.
     """
 
     problems: tuple[Problem, ...]
     sampled: tuple[Problem, ...]
     worlds: dict[str, World]
+    cluster_of: Mapping[str, str]
+
+    def rollouts(self, config: MainJobConfig) -> int:
+        """Rollouts of one measured policy, for progress."""
+        return len(self.problems) + len(self.sampled) * config.samples
 
 
 def open_exam(config: MainJobConfig, ground: Ground) -> Exam:
@@ -49,12 +55,12 @@ def open_exam(config: MainJobConfig, ground: Ground) -> Exam:
     problems = evenly(ground.pool("heldout"), config.evaluated, salt)
     sampled = evenly(problems, config.sampled, salt)
     names = sorted({problem.catalogue for problem in problems})
-    return Exam(problems, sampled, {name: ground.world(name) for name in names})
+    worlds = {name: ground.world(name) for name in names}
+    return Exam(problems, sampled, worlds, ground.clustering.cluster_of)
 
 
-def measure_floors(config: MainJobConfig, ground: Ground, folder: Path) -> dict[str, Any]:
+def measure_floors(config: MainJobConfig, exam: Exam, folder: Path) -> dict[str, Any]:
     """What no policy at all scores; written to the folder."""
-    exam = open_exam(config, ground)
     encoder = default_encoder()
     floors = tuple(
         evaluate_floor(
@@ -62,7 +68,7 @@ def measure_floors(config: MainJobConfig, ground: Ground, folder: Path) -> dict[
             exam.problems,
             exam.worlds,
             encoder,
-            clusters=ground.clustering.cluster_of,
+            clusters=exam.cluster_of,
             seed=config.seed,
         )
         for floor in FLOORS
@@ -82,12 +88,11 @@ def measure_policy(
     model: str,
     upstream: Upstream,
     config: MainJobConfig,
-    ground: Ground,
+    exam: Exam,
     folder: Path,
     advance: Callable[[int, str], None],
 ) -> dict[str, Any]:
     """Greedy rollouts on every exam problem and k samples on some, through broker and scorer."""
-    exam = open_exam(config, ground)
     policy = Policy(name, policy_agent(name.replace(" ", "-"), model), upstream)
     limits = Limits(seconds=300.0)
     greedy = EvalSettings(threads=THREADS, seed=config.seed, limits=limits)
@@ -104,6 +109,8 @@ def measure_policy(
         ("greedy", exam.problems, greedy),
         ("sampled", exam.sampled, sampled),
     ):
+        if not problems:
+            continue
 
         def note(step: Progress, before: int = done, mode: str = mode) -> None:
             advance(before + step.done, f"{mode}: {step.successes} of {step.scored} so far")
@@ -115,7 +122,7 @@ def measure_policy(
             default_encoder(),
             out=folder / mode,
             settings=settings,
-            clusters=ground.clustering.cluster_of,
+            clusters=exam.cluster_of,
             progress=note,
         )
         write_lines(folder / mode / RESULT, [to_json(result) + b"\n"])
@@ -123,11 +130,6 @@ def measure_policy(
         answers[mode] = result
     overall = answers["greedy"].overall.asr["oro"]
     return {"asr": overall.rate, "n": overall.n}
-
-
-def rollouts_of(config: MainJobConfig) -> int:
-    """Rollouts of one measured policy, for progress."""
-    return config.evaluated + config.sampled * config.samples
 
 
 def read_result(folder: Path, mode: str) -> EvalResult:

@@ -56,6 +56,7 @@ def tell(
     out: Path,
     *,
     stages: tuple[StageResult, ...],
+    reworded: StageResult | None,
     curve: tuple[CurvePoint, ...],
     results: Mapping[str, Mapping[str, Any]],
     seconds: Mapping[str, float],
@@ -68,6 +69,7 @@ def tell(
         exam: what was measured on.
         out: the job's folder.
         stages: base first, the trained policy last.
+        reworded: the trained policy on requests in words that nothing trained on.
         curve: training losses.
         results: stage of the job -> what it returned.
         seconds: stage of the job -> seconds.
@@ -86,6 +88,8 @@ def tell(
         lead=_lead(stages[-1], stages[0]),
         statements=words.statements,
         stages=stages,
+        reworded=reworded,
+        reworded_floors=read_floors(out / "reworded") if reworded else (),
         floors=floors,
         comparisons=compare_with_floor(trained, first, exam.problems, clusters=clusters),
         random_gap=gap_to_floor(

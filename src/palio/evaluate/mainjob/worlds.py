@@ -55,6 +55,10 @@ class GroundConfig(Protocol):
         """Of the race's own catalogue."""
 
     @property
+    def banks(self) -> tuple[str, ...]:
+        """Paraphrase banks of the requests; empty = the compact world's usual ones."""
+
+    @property
     def workers(self) -> int:
         """Processes."""
 
@@ -114,12 +118,18 @@ def open_world(folder: Path, catalogue_id: str) -> World:
 def synthesis_configs(config: GroundConfig) -> list[SynthesisConfig]:
     """One configuration a catalogue; the race's comes last."""
     first = config.seed * 1_000
+    banks = config.banks
     many = [
-        compact_config(first + number, products=config.products, problems=config.problems)
+        compact_config(
+            first + number, products=config.products, problems=config.problems, banks=banks
+        )
         for number in range(config.catalogues)
     ]
     race = compact_config(
-        first + config.catalogues, products=config.products, problems=config.race_problems
+        first + config.catalogues,
+        products=config.products,
+        problems=config.race_problems,
+        banks=banks,
     )
     return [*many, msgspec.structs.replace(race, catalogue_id=RACE)]
 
