@@ -1,8 +1,13 @@
-"""The chat text of pretrained models: our prefix-preserving template, in their own vocabulary."""
+"""The chat text of pretrained models in their own vocabulary: palio's template or another one.
+
+With another template a conversation that it rewrites is no row; its reason is counted and told.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -12,10 +17,13 @@ import msgspec
 
 from palio.records import ConfigError, InputError, Message, bytes_digest
 from palio.train.backend import Talk
-from palio.train.backends.templates import check_template, template_segments
-from palio.train.text import END, Segment, chat_template, segments
+from palio.train.backends.qwen_template import QWEN3, marked, qwen3_template
+from palio.train.backends.templates import check_template, prompt_segments, row_segments
+from palio.train.rl.tokens import PROBE
+from palio.train.text import END, REPLY, Segment, assistant_text, chat_template, segments
 from palio.train.tokenizer import Encoded
 
+LOG = logging.getLogger(__name__)
 TEMPLATE = "chat_template_tools.jinja"
 SIGNATURES = "signatures"
 """Name in a recipe of the template that lists one line a tool."""
@@ -58,18 +66,24 @@ _LISTINGS: dict[str, Listing] = {TEMPLATE: schema_list, _FILES[SIGNATURES]: sign
 def template_text(named: str) -> str:
     """The chat template that a recipe names: "" for the model's or our own, a name, or a file.
 
+    Qwen3's own, by name or from a file of a model, gets generation marks.
+
     Raises:
         ConfigError: there is no such file.
+        MissingDependencyError: Qwen3's is named, and TRL, which ships it, is not installed.
     """
     if named in _FILES:
         return chat_template(_FILES[named])
+    if named == QWEN3:
+        return qwen3_template()
     try:
-        return Path(named).read_text("utf-8") if named else ""
+        text = Path(named).read_text("utf-8") if named else ""
+        return marked(text) or text
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"the chat template cannot be read: {error}",
             where=named,
-            remedy=f"name a file, {SIGNATURES!r}, or leave `template` empty",
+            remedy=f"name a file, {SIGNATURES!r}, {QWEN3!r}, or leave `template` empty",
         ) from error
 
 
@@ -99,6 +113,9 @@ class PretrainedCodec:
     A turn is encoded by itself, as it is sampled: whole text could be cut differently at the
     edge of a turn, and then training would see other ids than sampling.
 
+    Attributes:
+        refused: conversations that were no rows, by reason; see `templates.row_segments`.
+
     Args:
         tokenizer: a fast tokenizer with the ChatML marks.
         template: another chat template, see `templates`; "" for the tokenizer's where that is one
@@ -118,10 +135,10 @@ class PretrainedCodec:
         if not template:
             keeps = held in ours or self._keeps(held)
             template = str(held) if keeps else chat_template(TEMPLATE)
-        elif template not in ours:
-            check_template(template, self._marks)
         self.template = template
         self._listing = ours.get(template)
+        self._every = self._listing is not None or check_template(template, self._marks)
+        self.refused: Counter[str] = Counter()
         self.tokenizer.chat_template = template
         found = tokenizer.convert_tokens_to_ids(END)
         if found is None or found == tokenizer.unk_token_id:
@@ -158,13 +175,52 @@ class PretrainedCodec:
         return text
 
     def encode_talks(self, talks: Sequence[Talk]) -> list[Encoded]:
-        """Ids and masks of whole conversations."""
-        return [self._encode(talk) for talk in talks]
+        """Ids and masks of whole conversations; no ids for one that the template rewrites.
 
-    def _encode(self, talk: Talk) -> Encoded:
+        Such a conversation is counted in `refused` and told in the log. One that ends in `PROBE` is
+        asked for its prompt, which is what the template writes.
+
+        Raises:
+            ConfigError: the template rewrites all of several conversations.
+        """
+        refused: Counter[str] = Counter()
+        made = []
+        for talk in talks:
+            pieces, why = self._row(talk)
+            made.append(self._encode(pieces))
+            refused.update([why] if why else [])
+        if refused:
+            self._tell(refused, len(made))
+        return made
+
+    def _row(self, talk: Talk) -> tuple[Sequence[Segment], str]:
+        """The pieces of a conversation, or why it is no row."""
+        messages, tools = talk.messages, talk.tools
+        if self._listing is not None:
+            return list(tool_segments(messages, tools, self._listing)), ""
+        if messages and messages[-1] is PROBE:
+            before = self.segments(messages[:-1], tools)
+            opened = (Segment(REPLY, False), Segment(assistant_text(PROBE) + END, True))
+            return [*before, *opened], ""
+        return row_segments(self.template, messages, tools, self._marks, every=self._every)
+
+    def _tell(self, refused: Counter[str], asked: int) -> None:
+        """Count, and say so once for each reason, or for each call about many conversations."""
+        new = refused.keys() - self.refused.keys()
+        self.refused += refused
+        count = sum(refused.values())
+        told = "; ".join(f"{why} ({n})" for why, n in sorted(refused.items()))
+        if 1 < asked == count:
+            raise ConfigError(
+                f"none of {asked} conversations can be trained on: {told}",
+                remedy="leave `template` empty for palio's own, which keeps every turn",
+            )
+        if new or asked > 1:
+            LOG.warning("%d of %d conversations are left out: %s", count, asked, told)
+
+    def _encode(self, pieces: Sequence[Segment]) -> Encoded:
         made = Encoded([], [])
-        parts = self.segments(talk.messages, talk.tools)
-        for trained, run in groupby(parts, key=lambda part: part.trained):
+        for trained, run in groupby(pieces, key=lambda part: part.trained):
             texts = [part.text for part in run]
             # two assistant turns never touch, so a run of trained parts is one turn
             ids = self.encode("".join(texts))
@@ -173,7 +229,7 @@ class PretrainedCodec:
         return made
 
     def segments(self, messages: Sequence[Message], tools: Sequence[Any]) -> Iterator[Segment]:
-        """The pieces of a conversation, as the template writes them: for rows and for prompts."""
+        """The pieces of a conversation that the model is to answer, as the template writes them."""
         if self._listing is None:
-            return template_segments(self.template, messages, tools, self._marks)
+            return iter(prompt_segments(self.template, messages, tools, self._marks))
         return tool_segments(messages, tools, self._listing)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from palio.broker.upstream import RejectedError
+from palio.records import ConfigError, Message
 from palio.train.backends.codec import PretrainedCodec
 from palio.train.requests import read_request, response, with_token_ids
 from palio.train.rl.sampler import Decoding, Sampler
@@ -45,7 +47,7 @@ class Served:
         """
         wish = read_request(body, MAX_TOKENS)
         with self._lock:
-            ids = self._transcript.prompt(wish.messages, body.get("tools") or ())
+            ids = self._prompt(wish.messages, body.get("tools") or ())
         room = self._longest - len(ids)
         if room < 1:
             raise RejectedError(f"the prompt has {len(ids)} tokens, more than {self._longest}")
@@ -61,3 +63,9 @@ class Served:
         model = str(body.get("model") or self.name)
         answer = response(model, number, message, finish, len(ids), len(written))
         return with_token_ids(answer, ids, written) if body.get("return_token_ids") else answer
+
+    def _prompt(self, messages: Sequence[Message], tools: Sequence[Any]) -> list[int]:
+        try:
+            return self._transcript.prompt(messages, tools)
+        except ConfigError as error:  # this conversation's fault: the template was tried before
+            raise RejectedError(error.what, remedy="correct the conversation") from error
