@@ -24,11 +24,13 @@ from palio.evaluate.rollouts import (
     carried_out,
     open_jobs,
     read_rollouts,
+    read_scores,
     roll_out,
     sample_seed,
     thread_hands,
 )
 from palio.records import (
+    ConfigError,
     Ending,
     Fault,
     FaultCode,
@@ -70,10 +72,10 @@ def judge(problem: Problem, made: Trajectory, profile: Profile) -> OutcomeVerdic
 def evaluate(
     folder: Path, runner=run_one, scorer=judge, threads: int = 3, **options: object
 ) -> RolloutLog:
-    log = RolloutLog(folder, IDENTITY)
-    jobs = open_jobs(PROBLEMS[:10], 2, 7, log.scores)
-    with thread_hands(runner, scorer, ("oro", "strict"), threads) as hands:
-        roll_out(jobs, hands, log, headline="oro", **options)  # type: ignore[arg-type]
+    with RolloutLog(folder, IDENTITY) as log:
+        jobs = open_jobs(PROBLEMS[:10], 2, 7, log.scores)
+        with thread_hands(runner, scorer, ("oro", "strict"), threads) as hands:
+            roll_out(jobs, hands, log, headline="oro", **options)  # type: ignore[arg-type]
     return log
 
 
@@ -129,7 +131,8 @@ def test_a_torn_last_line_is_cut_off_and_run_again(tmp_path: Path) -> None:
     evaluate(tmp_path)
     path = tmp_path / ROWS
     path.write_bytes(path.read_bytes()[:-100])
-    assert len(RolloutLog(tmp_path, IDENTITY).scores) == 19
+    assert len(read_scores(tmp_path)) == len(list(read_rollouts(tmp_path))) == 19
+    assert not path.read_bytes().endswith(b"\n"), "who only reads leaves a writer's file alone"
     assert len(evaluate(tmp_path).scores) == 20
     assert len(list(read_rollouts(tmp_path))) == 20
 
@@ -139,14 +142,37 @@ def test_a_broken_whole_line_is_an_error_that_names_it(tmp_path: Path) -> None:
     lines = (tmp_path / ROWS).read_bytes().splitlines(keepends=True)
     lines[4] = b'{"sample": "x"}\n'
     (tmp_path / ROWS).write_bytes(b"".join(lines))
-    with pytest.raises(InputError, match=r"rollouts.jsonl:5"):
-        RolloutLog(tmp_path, IDENTITY)
+    with pytest.raises(InputError, match=r"rollouts.jsonl:5"), RolloutLog(tmp_path, IDENTITY):
+        pass
 
 
 def test_another_evaluation_is_refused_and_the_keys_named(tmp_path: Path) -> None:
-    RolloutLog(tmp_path, IDENTITY)
-    with pytest.raises(ResumeError, match="settings differ"):
-        RolloutLog(tmp_path, {**IDENTITY, "settings": {"samples": 8}})
+    with RolloutLog(tmp_path, IDENTITY):
+        pass
+    other = {**IDENTITY, "settings": {"samples": 8}}
+    with pytest.raises(ResumeError, match="settings differ"), RolloutLog(tmp_path, other):
+        pass
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    """Two that append to one file would tear each other's lines and do the work twice."""
+    evaluate(tmp_path)
+    before = (tmp_path / ROWS).read_bytes()
+    holding = "from tests.evaluate import test_rollouts as t; import pathlib, sys, time\n"
+    holding += "with t.RolloutLog(pathlib.Path(sys.argv[1]), t.IDENTITY): print(1, flush=True); "
+    holding += "time.sleep(60)"
+    words = [sys.executable, "-c", holding, str(tmp_path)]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(words, cwd=root, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"1\n"
+        with pytest.raises(ConfigError, match="another process") as refused:
+            evaluate(tmp_path)
+        assert str(tmp_path) in str(refused.value)
+        assert len(read_scores(tmp_path)) == 20, "reading needs no turn"
+        other.kill()
+    assert (tmp_path / ROWS).read_bytes() == before
+    assert len(evaluate(tmp_path).scores) == 20
 
 
 def test_an_error_stops_the_pool_and_keeps_what_ended(tmp_path: Path) -> None:
@@ -187,10 +213,11 @@ def broken_at_five(problem: Problem, made: Trajectory, profile: Profile) -> Outc
 
 
 def test_what_ended_together_with_an_error_is_kept(tmp_path: Path) -> None:
-    log = RolloutLog(tmp_path, IDENTITY)
-    jobs = open_jobs(PROBLEMS[:10], 2, 7, log.scores)
-    with pytest.raises(InputError, match="catalogue is gone"):
-        roll_out(jobs, AtOnce(), log, headline="oro")
+    with (
+        RolloutLog(tmp_path, IDENTITY) as log,
+        pytest.raises(InputError, match="catalogue is gone"),
+    ):
+        roll_out(open_jobs(PROBLEMS[:10], 2, 7, log.scores), AtOnce(), log, headline="oro")
     assert len(list(read_rollouts(tmp_path))) == 18, "all but the two that could not be scored"
 
 
@@ -212,7 +239,7 @@ def test_sigkill_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
         [sys.executable, "-c", CHILD, str(tmp_path)], cwd=Path(__file__).parents[2]
     )
     path = tmp_path / ROWS
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while not (path.exists() and path.read_bytes().count(b"\n") >= 6):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -18,16 +18,8 @@ from palio.corpus.rows import CorpusRow, row_of
 from palio.evaluate.diagnosis import INVALID, NO_CALL
 from palio.evaluate.policy import EvalSettings, Policy, evaluate_policy
 from palio.evaluate.rollouts import read_identity
-from palio.evaluate.steps import (
-    ANSWERS,
-    StepAnswer,
-    answer_steps,
-    append_answer,
-    compare_steps,
-    questions,
-    read_answers,
-    step_score,
-)
+from palio.evaluate.step_folder import ANSWERS, append_answer, held_steps, read_answers
+from palio.evaluate.steps import StepAnswer, answer_steps, compare_steps, questions, step_score
 from palio.judging.encoders import default_encoder
 from palio.records import InputError, ResumeError, Suite, to_json
 from palio.rollout import run_problem
@@ -150,12 +142,13 @@ def test_answers_survive_a_kill_and_are_not_asked_again(shop: Shop, tmp_path: Pa
         append_answer(tmp_path, answer)
     with (tmp_path / ANSWERS).open("ab") as file:
         file.write(b'{"problem_id":"torn')
-    held = read_answers(tmp_path)
-    assert held == answers[:5]
+    assert read_answers(tmp_path) == answers[:5]
     fixed = Fixed(content="no")
-    rest = shop.answers(fixed, skip=[(a.problem_id, a.turn) for a in held])
-    assert len(rest) == len(fixed.asked) == len(answers) - 5
-    append_answer(tmp_path, rest[0])
+    with held_steps(tmp_path, {"policy": "fixed"}) as held:
+        assert held == answers[:5]
+        rest = shop.answers(fixed, skip=[(a.problem_id, a.turn) for a in held])
+        assert len(rest) == len(fixed.asked) == len(answers) - 5
+        append_answer(tmp_path, rest[0])
     assert read_answers(tmp_path) == [*answers[:5], rest[0]]
 
 

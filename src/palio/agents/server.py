@@ -52,7 +52,8 @@ def make_app(
     """The server's application.
 
     Args:
-        upstream: who answers; called from worker threads.
+        upstream: who answers; called from worker threads. Where it has an `identity`, digests of
+            weights, tokenizer and template, the list of models tells it.
         models: names to list and to accept; None: the upstream's own `models`, else any name.
         api_key: when set, requests must carry it as a bearer token.
     """
@@ -89,6 +90,7 @@ class Routes:
         self.models = models
         self.api_key = api_key
         self.served = 0
+        self.told = dict(getattr(upstream, "identity", {}))
 
     async def health(self, _: web.Request) -> web.Response:
         """Liveness, and how many completions were served: green alone says nothing."""
@@ -97,13 +99,14 @@ class Routes:
     async def list_models(self, request: web.Request) -> web.Response:
         """The models in OpenAI's list form."""
         self._check_key(request)
-        return web.json_response({"object": "list", "data": [_model(name) for name in self.models]})
+        data = [_model(name, self.told) for name in self.models]
+        return web.json_response({"object": "list", "data": data})
 
     async def show_model(self, request: web.Request) -> web.Response:
         """One model."""
         self._check_key(request)
         self._check_model(request.match_info["model"])
-        return web.json_response(_model(request.match_info["model"]))
+        return web.json_response(_model(request.match_info["model"], self.told))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """One chat completion, streamed when asked for."""
@@ -162,8 +165,10 @@ async def _stream(
     return response
 
 
-def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "palio"}
+def _model(name: str, told: Mapping[str, str]) -> dict[str, Any]:
+    """A model in OpenAI's form; `palio` holds digests of weights, tokenizer and template."""
+    more = {"palio": dict(told)} if told else {}
+    return {"id": name, "object": "model", "created": 0, "owned_by": "palio", **more}
 
 
 class ModelServer:

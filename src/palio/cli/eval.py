@@ -18,6 +18,8 @@ from palio.cli.eval_inputs import (
     SUITE,
     exam_of,
     problems_of,
+    profile_named,
+    rollouts_at,
 )
 from palio.cli.eval_output import print_json, show, wide
 from palio.cli.eval_run import run
@@ -54,7 +56,7 @@ def floors(
 
 @app.command()
 def compare(
-    a: Path = typer.Argument(..., help="Folder of a greedy evaluation (…/greedy)."),
+    a: Path = typer.Argument(..., help="Folder of an evaluation, or its …/greedy."),
     b: Path = typer.Argument(..., help="Folder of another one on the same suite."),
     suite: Path = SUITE,
     limit: int = LIMIT,
@@ -67,23 +69,17 @@ def compare(
     import msgspec
 
     from palio.evaluate.pairing import compare_results
-    from palio.evaluate.policy import load_result
+    from palio.evaluate.policy import check_alike, load_result
     from palio.evaluate.tables import comparison_table
-    from palio.records import ConfigError
     from palio.suites.clusters import leak_clusters
 
-    if profile not in ("oro", "strict"):
-        raise ConfigError(f"profile {profile!r} is not evaluated", remedy="oro or strict")
+    chosen = profile_named(profile)
+    a, b = rollouts_at(a), rollouts_at(b)
+    check_alike(a, b)
     problems = problems_of(suite, limit, corpus, pool)
     clusters = leak_clusters(problems).cluster_of
     first, second = (load_result(folder, problems, clusters) for folder in (a, b))
-    rows = compare_results(
-        first,
-        second,
-        problems,
-        profile="strict" if profile == "strict" else "oro",
-        clusters=clusters,
-    )
+    rows = compare_results(first, second, problems, profile=chosen, clusters=clusters)
     if as_json:
         print_json(msgspec.to_builtins(rows))
         return

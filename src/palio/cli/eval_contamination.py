@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from palio.cli.eval_inputs import profile_named, rollouts_at
+
 if TYPE_CHECKING:
     from palio.evaluate.contamination import ContaminationReport
 
@@ -21,21 +23,19 @@ def contamination(
 ) -> None:
     """Find suite problems that the training pool holds in any form; split an evaluation by them."""
     from palio.evaluate.contamination import contamination_report
-    from palio.evaluate.rollouts import RolloutLog, read_identity
+    from palio.evaluate.rollouts import read_scores
     from palio.records import to_json
     from palio.suites.files import read_any_suite
 
+    chosen = profile_named(profile)
     problems = read_any_suite(suite)[0].problems
     scores = None
     if evaluation is not None:
-        log = RolloutLog(evaluation, read_identity(evaluation))
-        evaluated = {problem for problem, _ in log.scores}
+        found = read_scores(rollouts_at(evaluation))
+        evaluated = {problem for problem, _ in found}
         problems = tuple(each for each in problems if each.problem_id in evaluated)
-        scores = list(log.scores.values())
-    strict = profile == "strict"
-    report = contamination_report(
-        corpus, problems, scores, pools=pool, profile="strict" if strict else "oro"
-    )
+        scores = list(found.values())
+    report = contamination_report(corpus, problems, scores, pools=pool, profile=chosen)
     if as_json:
         typer.echo(to_json(report).decode())
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from palio.cli.corpus_screen import counter
+from palio.cli.eval_inputs import profile_named, rollouts_at
 from palio.cli.world import WORLD, warn_of
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def diagnose(
 
     from palio.agents.scripted import ScriptedUpstream
     from palio.broker.upstream import HttpUpstream, Upstream
+    from palio.evaluate.diagnosis import check_suite_of
     from palio.evaluate.diagnosis import diagnose as diagnose_all
     from palio.evaluate.rollouts import read_identity, read_rollouts
     from palio.records import InputError, Trajectory, to_json
@@ -41,7 +43,11 @@ def diagnose(
     from palio.world.tools import Toolbox
     from palio.world.world import world_of_catalogue
 
+    success_of = profile_named(profile)
+    evaluation = rollouts_at(evaluation)
+    identity = read_identity(evaluation)
     kinds = {problem.problem_id: problem.kind for problem in read_suite(suite).problems}
+    check_suite_of(evaluation, kinds)
     found, rejects = read_catalogues(catalogue)
     warn_of(rejects)
 
@@ -49,7 +55,14 @@ def diagnose(
     def tools_of(name: str) -> Toolbox:
         if name not in found:
             raise InputError(f"no catalogue {name!r}", remedy="name it with --catalogue")
-        return Toolbox(world_of_catalogue(found[name], world))
+        made = world_of_catalogue(found[name], world)
+        if made.digest != identity.get("worlds", {}).get(name, made.digest):
+            raise InputError(
+                f"the evaluation was made in another world than catalogue {name!r} gives",
+                where=str(evaluation),
+                remedy="name the catalogue and the --world that it was made with",
+            )
+        return Toolbox(made)
 
     def toolbox(trajectory: Trajectory) -> Toolbox:
         return tools_of(trajectory.catalogue)
@@ -64,8 +77,8 @@ def diagnose(
             asked,
             teacher,
             toolbox,
-            policy=str(read_identity(evaluation).get("policy", "")),
-            profile=profile,
+            policy=str(identity.get("policy", "")),
+            profile=success_of,
             progress=held.enter_context(counter("asking the teacher")),
         )
     if out:
@@ -79,12 +92,13 @@ def diagnose(
 def _show(told: Diagnosis) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     title = f"{told.policy} against {told.teacher}: {told.failed} of {told.n} rollouts failed"
-    table = Table("first departure", "failed", "by kind", "succeeded", "success", title=title)
+    table = Table("first departure", "failed", "by kind", "succeeded", "success", title=Text(title))
     for row in told.departures:
         kinds = ", ".join(f"{kind or '?'} {count}" for kind, count in row.by_kind.items())
         rate = row.success
         shown = f"{100 * (rate.rate or 0):.0f} % ({100 * rate.low:.0f}-{100 * rate.high:.0f})"
-        table.add_row(row.kind, str(row.failed), kinds, str(row.succeeded), shown)
+        table.add_row(Text(row.kind), str(row.failed), Text(kinds), str(row.succeeded), shown)
     Console(width=max(Console().width, 110)).print(table)

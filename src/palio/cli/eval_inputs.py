@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import typer
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from palio.evaluate.floors import FloorResult
     from palio.judging.encoders import TitleEncoder
     from palio.records import Problem
+    from palio.world.catalogue import Catalogue
     from palio.world.world import World
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
@@ -22,6 +24,28 @@ ENCODER = typer.Option("lexical", "--encoder", help="Title similarity: lexical o
 LIMIT = typer.Option(0, "--limit", min=0, help="Only N problems, of all kinds; 0 = all.")
 CORPUS = typer.Option(None, "--corpus", help="Only problems of a pool of this corpus.")
 POOL = typer.Option("heldout", "--pool", help="The pool of --corpus: heldout or development.")
+
+
+def profile_named(name: str) -> Literal["oro", "strict"]:
+    """A profile that evaluations are scored under.
+
+    Raises:
+        ConfigError: there is no such profile, or evaluations do not have it.
+    """
+    from palio.records import ConfigError
+
+    if name == "oro":
+        return "oro"
+    if name == "strict":
+        return "strict"
+    raise ConfigError(f"profile {name!r} is not evaluated", remedy="oro or strict")
+
+
+def rollouts_at(folder: Path) -> Path:
+    """The folder of rollouts that is named: itself, or the greedy one of `palio eval run --out`."""
+    from palio.evaluate.learned_floor import evaluation_at
+
+    return evaluation_at(folder) or folder
 
 
 class Exam(NamedTuple):
@@ -81,6 +105,34 @@ def exam_of(problems: tuple[Problem, ...], catalogue: list[Path], world: str, en
 
     found, rejects = read_catalogues(catalogue)
     warn_of(rejects)
+    _warn_of_missing(problems, found)
     worlds = {name: world_of_catalogue(held, world) for name, held in found.items()}
     clusters = leak_clusters(problems).cluster_of
     return Exam(problems, worlds, encoder_named(encoder), clusters)
+
+
+def _warn_of_missing(problems: tuple[Problem, ...], found: Mapping[str, Catalogue]) -> None:
+    """A target that a catalogue does not have cannot be found; if none is there, it is another one.
+
+    Raises:
+        InputError: a catalogue has no target of any of its problems.
+    """
+    from palio.records import InputError
+
+    for name, catalogue in sorted(found.items()):
+        own = [problem for problem in problems if problem.catalogue == name]
+        wanting = [
+            problem.problem_id
+            for problem in own
+            if any(each.product_id not in catalogue.products for each in problem.rewards)
+        ]
+        if wanting and len(wanting) == len(own):
+            raise InputError(
+                f"catalogue {name!r} has not the products that any of its {len(own)} problems asks "
+                "for: it is not the one that the suite was made with",
+                remedy="name the catalogue that the suite was made with",
+            )
+        if wanting:
+            text = f"catalogue {name!r} lacks products that {len(wanting)} of {len(own)} problems "
+            text += f"ask for, {wanting[0]} first: they cannot be solved"
+            typer.secho(f"warning: {text}", fg="yellow", err=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -34,9 +34,11 @@ def show(
         tools: of the harness.
         as_json: print one JSON document instead.
     """
+    tell_faults(stages)
     if as_json:
-        _as_json(stages, floors, comparisons, tools)
+        print_json(in_numbers(stages, floors, comparisons, tools))
         return
+    from palio.evaluate.kept import models_in_words
     from palio.evaluate.tables import comparison_table, groups_table, results_table
 
     console = wide()
@@ -48,30 +50,43 @@ def show(
         console.print(groups_table(stage))
     for rows in comparisons:
         console.print(comparison_table(rows))
+    for line in models_in_words(stages):
+        typer.echo(line)
 
 
-def _as_json(
+def tell_faults(stages: Sequence[StageResult]) -> None:
+    """Say on standard error what infrastructure broke, and who is to blame."""
+    for stage in stages:
+        for result in (stage.greedy, stage.sampled):
+            for fault in result.faults if result else ():
+                blame = f"{fault.blame} {fault.code} {fault.name}".strip() if fault.code else "?"
+                told = f"{fault.example} ({fault.remedy})" if fault.remedy else fault.example
+                text = f"{stage.name}: {fault.rollouts} rollouts unscored, {blame}: {told}; "
+                text += "the same command tries them again"
+                typer.secho(text, fg="yellow", err=True)
+
+
+def in_numbers(
     stages: Sequence[StageResult],
     floors: Sequence[FloorResult],
     comparisons: Sequence[tuple[Comparison, ...]],
     tools: Sequence[str],
-) -> None:
+) -> dict[str, Any]:
+    """The same as one JSON document."""
     import msgspec
 
     from palio.evaluate.summary import floor_summary, stage_summary
 
     below = [stage_summary(stage) for stage in stages if stage.floor]
     below += [floor_summary(floor) for floor in floors]
-    print_json(
-        {
-            "stages": [
-                msgspec.to_builtins(stage_summary(stage)) for stage in stages if not stage.floor
-            ],
-            "floors": msgspec.to_builtins(below),
-            "comparisons": msgspec.to_builtins([row for rows in comparisons for row in rows]),
-            "tools": list(tools),
-        }
-    )
+    return {
+        "stages": [
+            msgspec.to_builtins(stage_summary(stage)) for stage in stages if not stage.floor
+        ],
+        "floors": msgspec.to_builtins(below),
+        "comparisons": msgspec.to_builtins([row for rows in comparisons for row in rows]),
+        "tools": list(tools),
+    }
 
 
 def wide() -> Console:
@@ -96,7 +111,7 @@ def counted(title: str, total: int) -> Iterator[Callable[[Progress], None]]:
     from rich.progress import Progress as Bars
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),

@@ -22,7 +22,7 @@ from palio.cli.eval_inputs import (
     exam_of,
     problems_of,
 )
-from palio.cli.eval_output import counted, show
+from palio.cli.eval_output import counted, in_numbers, show
 from palio.cli.world import WORLD
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from palio.evaluate.results import EvalResult
     from palio.evaluate.rollouts import Hands
 
+_GIVE_UP = 16
+"""Rollouts that a server may break before one is scored: as many as are in flight by default."""
 Workers = Callable[..., AbstractContextManager["Hands"]]
 
 
@@ -128,7 +130,10 @@ class _Evaluator(NamedTuple):
                 settings=settings,
                 clusters=clusters,
                 progress=progress,
-                hands=self.ray(source, worlds, titles, settings) if self.ray else None,
+                hands=self.ray(source, worlds, titles, settings, pin=policy.pin)
+                if self.ray
+                else None,
+                give_up=_GIVE_UP,
             )
 
 
@@ -142,11 +147,12 @@ def _run(
     as_json: bool,
 ) -> None:
     from palio.evaluate.floors import compare_with_floor
-    from palio.evaluate.learned_floor import named_floor
+    from palio.evaluate.kept import keep_results
     from palio.evaluate.pairing import compare_results
+    from palio.evaluate.policy import terms_of
 
     exam, settings = evaluator.exam, evaluator.once
-    learned = [_floor(*named_floor(each), evaluator, source) for each in floor]
+    learned = [_floor(name, path, evaluator) for name, path in _named(floor, source.called)]
     stage = evaluator.stage(source, evaluator.out, k, temperature)
     below = exam.below(settings.seed, settings.tools)
     stages, pairs = [stage], []
@@ -161,28 +167,41 @@ def _run(
             pairs.append(
                 compare_results(stage.greedy, held.greedy, exam.problems, clusters=exam.clusters)
             )
+    told = in_numbers(stages, below, pairs, settings.tools)
+    terms = terms_of(exam.problems, exam.worlds, exam.titles, settings)
+    keep_results(evaluator.out, told, stage, terms, settings.seed)
     show(stages, below, pairs, settings.tools, as_json=as_json)
 
 
-def _floor(
-    name: str, path: Path, evaluator: _Evaluator, source: PolicySource
-) -> Callable[[], StageResult]:
+def _named(floors: Sequence[str], policy: str) -> list[tuple[str, Path]]:
+    """Name and path of each floor; two rows of a table must not be called alike."""
+    from palio.evaluate.learned_floor import called, named_floor
+    from palio.records import ConfigError
+
+    named = [(called(*found), found[1]) for found in map(named_floor, floors)]
+    names = [policy, "first-hit", "random-hit", "reader", *(name for name, _ in named)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"two rows of the results would be called {twice[0]!r}",
+            remedy="give one its own name: --floor NAME=FOLDER, or --name for the policy",
+        )
+    return named
+
+
+def _floor(name: str, path: Path, evaluator: _Evaluator) -> Callable[[], StageResult]:
     """What gives a learned floor; refused now, before hours of rollouts, where it cannot be one."""
     from palio.evaluate.cluster import PolicySource
     from palio.evaluate.learned_floor import as_floor, check_checkpoint, evaluation_at, kept_floor
-    from palio.evaluate.policy import identity_of
-    from palio.train.checkpoint import checkpoint_name
+    from palio.evaluate.policy import terms_of
 
     exam = evaluator.exam
     kept = evaluation_at(path)
     if kept is not None:
-        terms = identity_of(
-            source.closed(), exam.problems, exam.worlds, exam.titles, evaluator.once
-        )
+        terms = terms_of(exam.problems, exam.worlds, exam.titles, evaluator.once)
         held = kept_floor(kept, exam.problems, terms, exam.clusters, name)
         return lambda: held
     check_checkpoint(path)
-    name = name or checkpoint_name(path)
     folder = evaluator.out / "floors" / name
 
     def rolled_out() -> StageResult:

@@ -42,25 +42,29 @@ def steps(
     import msgspec
 
     from palio.evaluate.cluster import PolicySource
-    from palio.evaluate.steps import compare_steps, read_answers, step_score
-    from palio.rollout.config import hold_config
+    from palio.evaluate.pin import MODEL, plain
+    from palio.evaluate.step_folder import held_steps, read_against
+    from palio.evaluate.steps import compare_steps, step_score
     from palio.world.artefacts import file_digest
 
     source = PolicySource(model, base_url, api_key, checkpoint, name)
     asked = _rows(corpus, suite, pool, limit)
     tools = _tools(catalogue, world, asked.catalogues)
-    out.mkdir(parents=True, exist_ok=True)
+    pin = source.pin()
     digest = file_digest(corpus / f"{pool}.jsonl")
     config = {"policy": source.called, "rows": digest, "max_tokens": max_tokens, "world": world}
-    hold_config(out, "eval-steps", config)
-    held = _answered(asked, source, tools, out, max_tokens, threads)
-    score = step_score(held, source.called)
+    config |= {MODEL: plain(pin)} if pin else {}
+    other = read_against(against, config) if against is not None else None
+    with held_steps(out, config) as before:
+        held = _answered(asked, source, tools, out, before, max_tokens, threads)
+    score = step_score(held, source.called, pin)
     paired = None
-    if against is not None:
-        paired = compare_steps(read_answers(against), held, (against.name, source.called))
+    if other is not None:
+        names, models = (other.name, source.called), (other.model, pin)
+        paired = compare_steps(other.answers, held, names, models)
     if as_json:
-        plain = {"score": score, "paired": paired}
-        typer.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
+        plain_form = {"score": score, "paired": paired}
+        typer.echo(msgspec.json.format(msgspec.json.encode(plain_form), indent=2).decode())
         return
     _show(score, paired)
 
@@ -78,14 +82,16 @@ def _answered(
     source: PolicySource,
     tools: Callable[[str], Toolbox],
     out: Path,
+    before: list[StepAnswer],
     max_tokens: int,
     threads: int,
 ) -> list[StepAnswer]:
     """Answers to all turns: those in the folder, and the rest from the policy."""
-    from palio.evaluate.steps import answer_steps, append_answer, questions, read_answers
+    from palio.evaluate.step_folder import append_answer
+    from palio.evaluate.steps import answer_steps, questions
 
     wanted = {(row.problem_id, one.turn) for row in asked.rows for one in questions(row)}
-    held = [each for each in read_answers(out) if (each.problem_id, each.turn) in wanted]
+    held = [each for each in before if (each.problem_id, each.turn) in wanted]
     done = {(each.problem_id, each.turn) for each in held}
     if done == wanted:
         return held
@@ -150,27 +156,36 @@ def _tools(
 
 def _show(score: StepScore, paired: StepComparison | None) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
+    from rich.text import Text
 
     console = Console(width=max(Console().width, 110))
     title = f"{score.policy}: {score.turns} turns of {score.problems} teacher's conversations"
-    table = Table("teacher's turn", "n", "valid call", "same tools", "step match", title=title)
+    table = Table(
+        "teacher's turn", "n", "valid call", "same tools", "step match", title=Text(title)
+    )
     for kind in score.kinds:
         shares = (kind.valid, kind.same_tools, kind.match)
-        table.add_row(kind.kind, str(kind.n), *(_percent(share) for share in shares))
+        table.add_row(Text(kind.kind), str(kind.n), *(_percent(share) for share in shares))
     shares = (score.valid.turns, score.same_tools.turns, score.match.turns)
     table.add_row("all", str(score.turns), *(_percent(share) for share in shares))
     console.print(table)
     for what, count in list(score.differences.items())[:8]:
-        console.print(f"{count:6d}  {what}")
+        console.print(f"{count:6d}  {what}", markup=False)
+    if score.model is not None:
+        console.print(f"{score.policy}: {score.model.in_words()}", markup=False)
     if paired is None:
         return
-    table = Table("on the same turns", "gained", "lost", f"{paired.b} minus {paired.a} (95 %)")
+    gap = Text(f"{paired.b} minus {paired.a} (95 %)")
+    table = Table("on the same turns", "gained", "lost", Column(gap))
     for share in paired.shares:
         told = share.difference
         shown = f"{100 * (told.value or 0):+.1f} ({100 * told.low:+.1f} to {100 * told.high:+.1f})"
         table.add_row(share.what.replace("_", " "), str(share.gained), str(share.lost), shown)
     console.print(table)
+    for called, pin in ((paired.a, paired.model_a), (paired.b, paired.model_b)):
+        if pin is not None:
+            console.print(f"{called}: {pin.in_words()}", markup=False)
 
 
 def _percent(share: Proportion) -> Any:

@@ -223,19 +223,32 @@ def card(
     if evaluation:
         if suite is None:
             raise ConfigError("evaluations need the suite that they were made on: --suite")
+        from palio.cli.eval_inputs import rollouts_at
         from palio.evaluate.policy import evaluated, load_result
         from palio.suites.files import read_suite
 
         read = read_suite(suite)
         for folder in evaluation:
+            folder = rollouts_at(folder)
             found = load_result(folder, evaluated(folder, read.problems))
+            if found.mode != "greedy":
+                raise ConfigError(
+                    "these rollouts are sampled, and a card shows greedy success",
+                    where=str(folder),
+                    remedy="name the folder greedy beside it",
+                )
             for intent, group in found.intents.items():
                 rate = group.asr["oro"]
                 if rate.rate is not None:
                     name = f"{found.mode} ASR (oro), {intent}, {read.suite_id}"
                     results.append(
                         Measured(
-                            measure=name, value=rate.rate, low=rate.low, high=rate.high, n=rate.n
+                            measure=name,
+                            value=rate.rate,
+                            low=rate.low,
+                            high=rate.high,
+                            n=rate.n,
+                            weights=found.model.weights if found.model else "",
                         )
                     )
     typer.echo(f"wrote {write_card(run_folder, results)}")

@@ -16,10 +16,11 @@ from typing import Any
 from palio.agents.scripted import ScriptedUpstream
 from palio.agents.spec import policy_agent
 from palio.broker.upstream import HttpUpstream, Upstream, no_upstream
+from palio.evaluate.pin import ModelPin, checkpoint_pin, endpoint_pin, loaded_pin
 from palio.evaluate.policy import EvalSettings, Policy, outcome_scorer, policy_runner
 from palio.evaluate.rollouts import Hands, Job, RolloutRow, carried_out
 from palio.judging.encoders import TitleEncoder
-from palio.records import ConfigError
+from palio.records import ConfigError, IntegrityError
 from palio.rollout.cluster import connected
 from palio.world.world import World
 
@@ -64,8 +65,19 @@ class PolicySource:
         return checkpoint_name(self.checkpoint)
 
     def closed(self) -> Policy:
-        """The policy with nobody behind it, where others roll it out."""
-        return self._behind(no_upstream)
+        """The policy with nobody behind it, where others roll it out; it knows its weights.
+
+        Raises:
+            InputError: no readable checkpoint.
+            UpstreamError: the endpoint does not answer.
+        """
+        return self._behind(no_upstream, self.pin())
+
+    def pin(self) -> ModelPin | None:
+        """Which weights it is, from the checkpoint's files or its server; None for programs."""
+        if self.base_url:
+            return endpoint_pin(self.base_url, self.api_key, self.model or self.called)
+        return checkpoint_pin(self.checkpoint) if self.checkpoint else None
 
     @contextmanager
     def open(self) -> Iterator[Policy]:
@@ -73,23 +85,24 @@ class PolicySource:
 
         Raises:
             InputError: no readable checkpoint.
+            IntegrityError: its files changed while they were read.
+            UpstreamError: the endpoint does not answer.
         """
         if self.base_url:
             with HttpUpstream(self.base_url, self.api_key) as http:
-                yield self._behind(http)
+                yield self._behind(http, self.pin())
         elif self.checkpoint:
             from palio.train.serving import open_checkpoint
 
             with open_checkpoint(self.checkpoint) as engine:
-                yield self._behind(engine)
+                yield self._behind(engine, loaded_pin(engine.identity))
         else:
-            yield self._behind(ScriptedUpstream())
+            yield self._behind(ScriptedUpstream(), None)
 
-    def _behind(self, upstream: Upstream) -> Policy:
+    def _behind(self, upstream: Upstream, pin: ModelPin | None) -> Policy:
         called = self.called
-        return Policy(
-            name=called, spec=policy_agent(called, self.model or called), upstream=upstream
-        )
+        spec = policy_agent(called, self.model or called)
+        return Policy(name=called, spec=spec, upstream=upstream, pin=pin)
 
 
 @contextmanager
@@ -102,6 +115,7 @@ def ray_hands(
     workers: int = 2,
     address: str = "",
     gpus: float = 0.0,
+    pin: ModelPin | None = None,
 ) -> Iterator[Hands]:
     """Workers of a Ray cluster, for `evaluate_policy`.
 
@@ -113,15 +127,16 @@ def ray_hands(
         workers: processes.
         address: of a running cluster, "" to start a local one.
         gpus: of each worker, for checkpoints.
+        pin: which weights each worker must find; None: it is not asked.
 
     Raises:
         MissingDependencyError: ray is not installed.
-        IntegrityError: a worker died; rollouts that ended are in the log.
+        IntegrityError: a worker died, or has other weights; rollouts that ended are in the log.
     """
     with connected(workers, address) as ray:
         kind = ray.remote(_Seat).options(max_concurrency=settings.threads, num_gpus=gpus)
         shared = ray.put(dict(worlds))
-        seats = [kind.remote(source, shared, encoder, settings) for _ in range(workers)]
+        seats = [kind.remote(source, shared, encoder, settings, pin) for _ in range(workers)]
         try:
             yield _RayHands(seats, 2 * settings.threads * workers)
             ray.get([seat.close.remote() for seat in seats])
@@ -157,9 +172,17 @@ class _Seat:
         worlds: Mapping[str, World],
         encoder: TitleEncoder,
         settings: EvalSettings,
+        pin: ModelPin | None = None,
     ) -> None:
         self._open = ExitStack()
         policy = self._open.enter_context(source.open())
+        if pin is not None and policy.pin != pin:
+            found = policy.pin.in_words() if policy.pin else "none"
+            raise IntegrityError(
+                f"a worker has another model: {found}, not {pin.in_words()}",
+                where=str(source.checkpoint or source.base_url),
+                remedy="give all workers the same files",
+            )
         self._runner = policy_runner(policy, worlds, settings)
         self._scorer = outcome_scorer(worlds, encoder)
         self._profiles = settings.profiles

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import binomtest, norm
 
+from palio.evaluate.pin import ModelPin
 from palio.evaluate.statistics import CONFIDENCE, Estimate, Proportion, cluster_mean, wilson
 from palio.records.base import Record
 from palio.records.faults import InputError
@@ -57,6 +58,8 @@ class Comparison(Record, frozen=True, omit_defaults=False):
         clustered: the same difference with a bootstrap over leak clusters.
         p_holm: `test.p_value` corrected for the `family` tests it was reported with; None until
             `with_holm` was applied.
+        model_a, model_b: which weights each policy had; None for programs and floors, and where
+            its folder does not say.
     """
 
     a: str
@@ -71,6 +74,8 @@ class Comparison(Record, frozen=True, omit_defaults=False):
     test: McNemar
     p_holm: float | None = None
     family: int = 1
+    model_a: ModelPin | None = None
+    model_b: ModelPin | None = None
 
     @property
     def n(self) -> int:

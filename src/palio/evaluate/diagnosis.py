@@ -8,15 +8,16 @@ with other words that brings the same page is no departure: in this world the tw
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from palio.broker.upstream import Upstream
 from palio.broker.wire import read_message
 from palio.evaluate.behaviour import is_valid_turn
-from palio.evaluate.rollouts import RolloutRow
+from palio.evaluate.rollouts import RolloutRow, read_scores
 from palio.evaluate.statistics import Proportion, wilson
-from palio.records import KINDS, Message, Record, Trajectory
+from palio.records import KINDS, InputError, Message, Record, Trajectory
 from palio.world.tools import Toolbox, canonical_arguments
 
 SEARCHES = ("find_product", "find_products_in_same_shop")
@@ -118,6 +119,23 @@ def diagnose(
         if progress:
             progress(done)
     return _counted(found, policy, model), found
+
+
+def check_suite_of(evaluation: Path, problems: Collection[str]) -> None:
+    """Refuse to read an evaluation by the problems of another suite.
+
+    Raises:
+        InputError: the evaluation has a problem that is not among them, or there is none.
+    """
+    ran = {problem for problem, _ in read_scores(evaluation)}
+    strange = sorted(ran - set(problems))
+    if strange:
+        raise InputError(
+            f"the suite does not have {len(strange)} of its {len(ran)} problems, "
+            f"{strange[0]!r} first",
+            where=str(evaluation),
+            remedy="name the suite that the evaluation used",
+        )
 
 
 def first_departure(

@@ -29,7 +29,7 @@ from functools import partial
 from palio.agents.registry import find_agent
 from palio.agents.scripted import ScriptedUpstream
 from palio.evaluate.comparison import Comparison
-from palio.evaluate.pairing import compare_outcomes, greedy_outcomes
+from palio.evaluate.pairing import compare_outcomes, greedy_outcomes, of_models
 from palio.evaluate.results import OVERALL, EvalResult, Rate, rate_of
 from palio.evaluate.rollouts import sample_seed
 from palio.evaluate.statistics import Estimate, cluster_mean, wilson
@@ -276,7 +276,7 @@ def compare_with_floor(
     clusters: Mapping[str, str] | None = None,
 ) -> tuple[Comparison, ...]:
     """A greedy policy against a certain floor, paired by problem, overall and by intent."""
-    return compare_outcomes(
+    rows = compare_outcomes(
         greedy_outcomes(result, profile),
         floor.outcomes(profile),
         problems,
@@ -284,6 +284,7 @@ def compare_with_floor(
         profile=profile,
         clusters=clusters,
     )
+    return of_models(rows, result.model, None)
 
 
 def gap_to_floor(

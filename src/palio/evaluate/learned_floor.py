@@ -18,7 +18,7 @@ from palio.evaluate.report_data import StageResult
 from palio.evaluate.results import EvalResult
 from palio.evaluate.rollouts import IDENTITY, read_identity
 from palio.records import ConfigError, InputError, Problem
-from palio.train.checkpoint import checkpoint_folder
+from palio.train.checkpoint import checkpoint_folder, checkpoint_name
 
 GREEDY_FOLDER = "greedy"
 """Where `palio eval run` puts the greedy rollouts, inside its own folder."""
@@ -36,6 +36,14 @@ def named_floor(text: str) -> tuple[str, Path]:
     if not name or Path(name).name != name:
         raise ConfigError(f"{name!r} names no floor", remedy="--floor format-only=FOLDER")
     return name, Path(path)
+
+
+def called(name: str, path: Path) -> str:
+    """What tables call a floor: its name, else that of its evaluation or its checkpoint."""
+    if name:
+        return name
+    kept = evaluation_at(path)
+    return str(read_identity(kept).get("policy", "")) if kept else checkpoint_name(path)
 
 
 def evaluation_at(path: Path) -> Path | None:
@@ -58,7 +66,7 @@ def kept_floor(
     Args:
         folder: of greedy rollouts, as `evaluation_at` finds it.
         problems: the problems of the policy that it is a floor for.
-        identity: of the policy's evaluation (`palio.evaluate.policy.identity_of`).
+        identity: the terms of the policy's evaluation (`palio.evaluate.policy.terms_of`).
         clusters: problem id -> leak cluster.
         name: what tables call it; "": as it was evaluated.
 

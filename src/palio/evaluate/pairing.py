@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from palio.evaluate.comparison import Comparison, compare, with_holm
+from palio.evaluate.pin import ModelPin
 from palio.evaluate.results import OVERALL, EvalResult
 from palio.evaluate.statistics import CONFIDENCE
 from palio.records import KINDS, InputError, Problem, Profile
@@ -31,7 +34,7 @@ def compare_results(
             raise InputError(
                 f"{result.name} is sampled: a paired test needs one greedy rollout each"
             )
-    return compare_outcomes(
+    rows = compare_outcomes(
         greedy_outcomes(a, profile),
         greedy_outcomes(b, profile),
         problems,
@@ -40,6 +43,14 @@ def compare_results(
         clusters=clusters,
         confidence=confidence,
     )
+    return of_models(rows, a.model, b.model)
+
+
+def of_models(
+    rows: Sequence[Comparison], a: ModelPin | None, b: ModelPin | None
+) -> tuple[Comparison, ...]:
+    """The comparisons, saying which models they are of."""
+    return tuple(replace(row, model_a=a, model_b=b) for row in rows)
 
 
 def greedy_outcomes(result: EvalResult, profile: Profile) -> dict[str, bool]:
@@ -66,8 +77,8 @@ def compare_outcomes(
     if not shared:
         raise InputError(
             f"{names[0]} and {names[1]} share no scored problem",
-            remedy="runs that infrastructure failed are not scored; their faults stand in the "
-            "folder's trajectories.jsonl",
+            remedy="rollouts that infrastructure broke are not scored; `palio eval run` says by "
+            "what, and tries them again",
         )
 
     def row(intent: str, chosen: Sequence[Problem]) -> Comparison:

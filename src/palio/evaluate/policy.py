@@ -14,8 +14,10 @@ import msgspec
 from palio.agents.spec import AgentSpec
 from palio.broker.limits import Limits
 from palio.broker.upstream import Upstream
+from palio.evaluate.pin import MODEL, ModelPin, pin_of, plain
 from palio.evaluate.results import EvalResult, summarise
 from palio.evaluate.rollouts import (
+    IDENTITY,
     Hands,
     Progress,
     RolloutLog,
@@ -23,6 +25,7 @@ from palio.evaluate.rollouts import (
     Scorer,
     open_jobs,
     read_identity,
+    read_scores,
     roll_out,
     thread_hands,
 )
@@ -127,11 +130,14 @@ class Policy:
         name: what tables and charts call it, e.g. "after SFT".
         spec: the harness and the model's name, from `palio.agents.spec.policy_agent`.
         upstream: what answers chat completions: an Engine, a scripted model, an HTTP endpoint.
+        pin: which weights that is; the folder of an evaluation takes no rollouts of others. None:
+            a program, or a caller that holds folder and weights together by itself.
     """
 
     name: str
     spec: AgentSpec
     upstream: Upstream
+    pin: ModelPin | None = None
 
 
 def evaluate_policy(
@@ -148,6 +154,7 @@ def evaluate_policy(
     runner: Runner | None = None,
     scorer: Scorer | None = None,
     hands: AbstractContextManager[Hands] | None = None,
+    give_up: int = 0,
 ) -> EvalResult:
     """Roll a policy out over problems and score it; resumes what `out` already holds.
 
@@ -165,22 +172,26 @@ def evaluate_policy(
         scorer: replaces the outcome scorer, for tests.
         hands: who carries rollouts out, e.g. `palio.evaluate.cluster.ray_hands`, which open the
             policy for themselves; by default `settings.threads` threads.
+        give_up: rollouts that infrastructure may break before one is scored; 0: any number.
 
     Raises:
         InputError: a problem's catalogue has no world, or problem ids repeat.
-        ResumeError: `out` belongs to another evaluation.
+        ResumeError: `out` belongs to another evaluation, or to other weights.
+        ConfigError: another process evaluates into `out`.
+        UpstreamError: `give_up` rollouts were broken and none was scored.
     """
     _check(problems, worlds)
     if hands is None:
         runner = runner or policy_runner(policy, worlds, settings)
         scorer = scorer or outcome_scorer(worlds, encoder)
         hands = thread_hands(runner, scorer, settings.profiles, settings.threads)
-    log = RolloutLog(out, identity_of(policy, problems, worlds, encoder, settings))
     started = clock()
-    jobs = open_jobs(problems, settings.samples, settings.seed, log.scores)
-    if jobs:
-        with hands as held:
-            roll_out(jobs, held, log, headline=settings.profiles[0], progress=progress)
+    with RolloutLog(out, identity_of(policy, problems, worlds, encoder, settings)) as log:
+        jobs = open_jobs(problems, settings.samples, settings.seed, log.scores)
+        if jobs:
+            with hands as held:
+                headline = settings.profiles[0]
+                roll_out(jobs, held, log, headline=headline, progress=progress, give_up=give_up)
     return summarise(
         list(log.scores.values()),
         problems,
@@ -192,6 +203,7 @@ def evaluate_policy(
         clusters=clusters,
         encoder=encoder.encoder_id,
         seconds=clock() - started,
+        model=policy.pin,
     )
 
 
@@ -213,19 +225,27 @@ def load_result(
         raise InputError(
             "was made on other problems",
             where=str(folder),
-            remedy="name the suite that the evaluation used",
+            remedy="name the suite that the evaluation used, with the same --limit and --pool",
         )
-    settings = msgspec.convert({**identity["settings"], "threads": 1}, EvalSettings)
+    try:
+        settings = msgspec.convert({**identity["settings"], "threads": 1}, EvalSettings)
+        name, encoder = str(identity["policy"]), str(identity["encoder"])
+        model = pin_of(identity)
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise InputError(
+            f"not an evaluation's identity: {error}", where=str(folder / IDENTITY)
+        ) from error
     return summarise(
-        list(RolloutLog(folder, identity).scores.values()),
+        list(read_scores(folder).values()),
         problems,
-        name=identity["policy"],
+        name=name,
         samples=settings.samples,
         temperature=settings.temperature,
         seed=settings.seed,
         profiles=settings.profiles,
         clusters=clusters,
-        encoder=identity["encoder"],
+        encoder=encoder,
+        model=model,
     )
 
 
@@ -240,7 +260,7 @@ def evaluated(folder: Path, problems: Iterable[Problem]) -> tuple[Problem, ...]:
         InputError: there is no evaluation, it was made on other problems, or not all were run yet.
     """
     identity = read_identity(folder)
-    ran = {score.problem_id for score in RolloutLog(folder, identity).scores.values()}
+    ran = {score.problem_id for score in read_scores(folder).values()}
     found = tuple(problem for problem in problems if problem.problem_id in ran)
     for some in (found, tuple(sorted(found, key=lambda problem: problem.problem_id))):
         if digest(list(some)) == identity.get("problems"):
@@ -250,6 +270,24 @@ def evaluated(folder: Path, problems: Iterable[Problem]) -> tuple[Problem, ...]:
         where=str(folder),
         remedy="name the suite that the evaluation used, and finish the evaluation",
     )
+
+
+def check_alike(a: Path, b: Path) -> None:
+    """Refuse to pair two evaluations in which a problem was not the same task.
+
+    Tools may differ: what they are worth is a question of its own.
+
+    Raises:
+        InputError: one is none, or they were made in other worlds, or scored by another similarity.
+    """
+    one, two = read_identity(a), read_identity(b)
+    other = [key for key in ("worlds", "encoder") if one.get(key) != two.get(key)]
+    if other:
+        raise InputError(
+            f"these evaluations were not made on equal terms: other {' and '.join(other)}",
+            where=f"{a} and {b}",
+            remedy="evaluate both with the same --catalogue, --world and --encoder",
+        )
 
 
 def policy_runner(policy: Policy, worlds: Mapping[str, World], settings: EvalSettings) -> Runner:
@@ -308,10 +346,23 @@ def identity_of(
     settings: EvalSettings,
 ) -> dict[str, Any]:
     """Everything that decides the rollouts; threads do not."""
-    used = sorted({problem.catalogue for problem in problems})
     return {
         "policy": policy.name,
         "agent": msgspec.to_builtins(policy.spec.ref),
+        **({MODEL: plain(policy.pin)} if policy.pin else {}),
+        **terms_of(problems, worlds, encoder, settings),
+    }
+
+
+def terms_of(
+    problems: Sequence[Problem],
+    worlds: Mapping[str, World],
+    encoder: TitleEncoder,
+    settings: EvalSettings,
+) -> dict[str, Any]:
+    """What decides the rollouts beside the policy: two on the same terms can be compared."""
+    used = sorted({problem.catalogue for problem in problems})
+    return {
         "settings": {
             key: value
             for key, value in msgspec.to_builtins(settings).items()

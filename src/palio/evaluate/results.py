@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
 from palio.evaluate.behaviour import Behaviour
+from palio.evaluate.pin import ModelPin
 from palio.evaluate.statistics import (
     Estimate,
     Proportion,
@@ -15,7 +17,7 @@ from palio.evaluate.statistics import (
     mean_pass_at_k,
     wilson,
 )
-from palio.records import KINDS, InputError, Problem, Profile, Record
+from palio.records import KINDS, Fault, FaultCode, InputError, Problem, Profile, Record
 
 OVERALL = "overall"
 Mode = Literal["greedy", "sampled"]
@@ -28,6 +30,7 @@ class RolloutScore(Record, frozen=True):
         success: strict success by profile; False when unscored.
         rule: mean rule score under `oro`, in [0, 1].
         status: "unscored" when infrastructure failed; it then leaves every denominator.
+        fault: what failed and who is to blame, of an unscored rollout.
     """
 
     problem_id: str
@@ -39,6 +42,32 @@ class RolloutScore(Record, frozen=True):
     rule: float
     behaviour: Behaviour
     seconds: float = 0.0
+    fault: Fault | None = None
+
+
+class FaultCount(Record, frozen=True, omit_defaults=False):
+    """Unscored rollouts of one fault code.
+
+    Attributes:
+        code: 2000-2999 the validator's, 3000-3999 the platform's; 0: none was recorded.
+        blame: "validator", "platform", or "" with code 0.
+        name: of the code, e.g. "upstream_key_refused".
+        rollouts: how many.
+        example: what the last of them says.
+        remedy: what to do about it.
+    """
+
+    code: int
+    blame: str
+    name: str
+    rollouts: int
+    example: str
+    remedy: str
+
+
+def bare(fault: Fault) -> str:
+    """What a fault says, without the remedy that its text may end with."""
+    return fault.what.removesuffix(f" ({fault.remedy})")
 
 
 class Rate(Record, frozen=True, omit_defaults=False):
@@ -116,6 +145,7 @@ class EvalResult(Record, frozen=True):
         intents: "overall" first, then each intent present.
         difficulties: the same by difficulty, empty when problems name none.
         scores: every rollout, ordered by problem, then sample.
+        model: which weights answered; None for programs, and where nobody kept it.
     """
 
     name: str
@@ -129,11 +159,39 @@ class EvalResult(Record, frozen=True):
     difficulties: dict[str, GroupResult]
     scores: tuple[RolloutScore, ...]
     seconds: float = 0.0
+    model: ModelPin | None = None
+
+    @property
+    def faults(self) -> tuple[FaultCount, ...]:
+        """What broke the unscored rollouts, most frequent first."""
+        last: dict[int, Fault | None] = {}
+        counts: Counter[int] = Counter()
+        for row in self.scores:
+            if row.status == "unscored":
+                code = row.fault.code if row.fault else 0
+                last[code] = row.fault
+                counts[code] += 1
+        return tuple(
+            _fault_count(code, last[code], counts[code])
+            for code in sorted(counts, key=lambda code: (-counts[code], code))
+        )
 
     @property
     def overall(self) -> GroupResult:
         """The result on all problems."""
         return self.intents[OVERALL]
+
+
+def _fault_count(code: int, fault: Fault | None, rollouts: int) -> FaultCount:
+    names = {int(each): each.name for each in FaultCode}
+    return FaultCount(
+        code=code,
+        blame=fault.blame.value if fault else "",
+        name=names.get(code, "not recorded"),
+        rollouts=rollouts,
+        example=bare(fault) if fault else "",
+        remedy=fault.remedy if fault else "",
+    )
 
 
 def summarise(
@@ -149,6 +207,7 @@ def summarise(
     clusters: Mapping[str, str] | None = None,
     encoder: str = "",
     seconds: float = 0.0,
+    model: ModelPin | None = None,
 ) -> EvalResult:
     """Aggregate rollouts by intent and difficulty.
 
@@ -164,6 +223,7 @@ def summarise(
         clusters: problem id -> leak cluster, the bootstrap's unit; None: each problem is its own.
         encoder: id of the title similarity.
         seconds: wall clock of the run.
+        model: which weights answered.
 
     Raises:
         InputError: a rollout names an unknown problem, or greedy has more than one sample.
@@ -195,6 +255,7 @@ def summarise(
         difficulties=_by_difficulty(problems, result),
         scores=tuple(row for rows in by_problem.values() for row in rows),
         seconds=seconds,
+        model=model,
     )
 
 

@@ -6,28 +6,28 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-import msgspec
-
 from palio.evaluate.behaviour import behaviour_of
-from palio.evaluate.results import RolloutScore
+from palio.evaluate.pin import decoded, hold_identity
+from palio.evaluate.results import RolloutScore, bare
 from palio.records import (
+    Fault,
+    FaultCode,
     InputError,
     OutcomeVerdict,
     Problem,
     Profile,
     Record,
-    ResumeError,
     Trajectory,
-    canonical_json,
+    UpstreamError,
     digest,
     from_json,
     to_json,
 )
-from palio.world.artefacts import replacing
+from palio.rollout.journal import lock_folder
 
 ROWS = "rollouts.jsonl"
 IDENTITY = "evaluation.json"
@@ -73,35 +73,48 @@ def sample_seed(base: int, problem_id: str, sample: int) -> int:
 class RolloutLog:
     """The append-only file of one evaluation, and the identity that it belongs to.
 
-    A half-written last line, left by a kill, is cut off when the log is opened.
+    Use it as a context manager: the folder is this process's own while it is open, and a
+    half-written last line, left by a kill, is cut off.
 
     Args:
         folder: holds `rollouts.jsonl` and `evaluation.json`; made when missing.
-        identity: everything that decides the results, as plain JSON data.
+        identity: everything that decides the results, as plain JSON data. Its model may change as
+            long as nothing is scored: a wrong key binds nobody.
 
     Raises:
-        ResumeError: the folder belongs to another evaluation; names the keys that differ.
-        InputError: a complete line is not a rollout.
+        ConfigError: on entering, another process has it open.
+        ResumeError: on entering, the folder belongs to another evaluation or model.
+        InputError: on entering, a complete line is not a rollout.
     """
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         self.path = folder / ROWS
-        folder.mkdir(parents=True, exist_ok=True)
-        _pin(folder / IDENTITY, identity)
         self.scores: dict[tuple[str, int], RolloutScore] = {}
+        self._identity = identity
         self._lock = threading.Lock()
+        self._open: ExitStack | None = None
         self._file: BinaryIO | None = None
-        if self.path.exists():
-            self._recover()
 
     def __enter__(self) -> RolloutLog:
-        self._file = self.path.open("ab")
+        folder = self.path.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as opening:
+            opening.enter_context(lock_folder(folder))
+            self._recover()
+            hold_identity(folder / IDENTITY, self._identity, scored=self.any_scored)
+            self._file = opening.enter_context(self.path.open("ab"))
+            self._open = opening.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._file:
-            self._file.close()
+        assert self._open is not None, "opened by __enter__"
+        self._open.close()
         self._file = None
+
+    @property
+    def any_scored(self) -> bool:
+        """Whether a rollout counts; those that infrastructure broke do not."""
+        return any(score.status == "scored" for score in self.scores.values())
 
     def append(self, row: RolloutRow) -> None:
         """Write one rollout; it is on the operating system's side when this returns."""
@@ -113,17 +126,38 @@ class RolloutLog:
             self.scores[row.score.problem_id, row.sample] = row.score
 
     def _recover(self) -> None:
-        whole = 0
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.endswith(b"\n"):
-                    break
-                row = from_json(line, _Head, where=f"{self.path}:{number}")
-                self.scores[row.score.problem_id, row.sample] = row.score
-                whole += len(line)
+        if not self.path.exists():
+            return
+        self.scores, whole = _scan(self.path)
         if whole < self.path.stat().st_size:
             with self.path.open("r+b") as file:
                 file.truncate(whole)
+
+
+def read_scores(folder: Path) -> dict[tuple[str, int], RolloutScore]:
+    """(problem id, sample) -> the last score; a line that is being written is not there yet.
+
+    Raises:
+        InputError: there is no evaluation, or a complete line is not a rollout.
+    """
+    if not (folder / IDENTITY).is_file():
+        raise _no_evaluation(folder)
+    path = folder / ROWS
+    return _scan(path)[0] if path.exists() else {}
+
+
+def _scan(path: Path) -> tuple[dict[tuple[str, int], RolloutScore], int]:
+    """The scores of the complete lines, and how many bytes these have."""
+    scores: dict[tuple[str, int], RolloutScore] = {}
+    whole = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                break
+            row = from_json(line, _Head, where=f"{path}:{number}")
+            scores[row.score.problem_id, row.sample] = row.score
+            whole += len(line)
+    return scores, whole
 
 
 class _Head(Record, frozen=True):
@@ -144,7 +178,8 @@ def read_rollouts(folder: Path) -> Iterator[RolloutRow]:
         raise _no_evaluation(folder)
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            yield from_json(line, RolloutRow, where=f"{path}:{number}")
+            if line.endswith(b"\n"):  # else it is being written, or was torn by a kill
+                yield from_json(line, RolloutRow, where=f"{path}:{number}")
 
 
 def read_identity(folder: Path) -> dict[str, Any]:
@@ -156,46 +191,13 @@ def read_identity(folder: Path) -> dict[str, Any]:
     path = folder / IDENTITY
     if not path.is_file():
         raise _no_evaluation(folder)
-    return _decoded(path)
+    return decoded(path)
 
 
 def _no_evaluation(folder: Path) -> InputError:
     return InputError(
         "holds no evaluation", where=str(folder), remedy="`palio eval run --out` makes one"
     )
-
-
-def _decoded(path: Path) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise InputError(f"not an evaluation's identity: {error}", where=str(path)) from error
-
-
-def _pin(path: Path, identity: dict[str, Any]) -> None:
-    if not path.exists():
-        with replacing(path) as file:
-            file.write(canonical_json(identity) + b"\n")
-        return
-    then = _decoded(path)
-    now = msgspec.json.decode(canonical_json(identity))
-    keys = sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
-    if keys:
-        parts = [f"{key}: {inner}" for key in keys if (inner := _inner(then, now, key))]
-        detail = f" ({'; '.join(parts)})" if parts else ""
-        raise ResumeError(
-            f"this folder belongs to another evaluation: {', '.join(keys)} differ{detail}",
-            where=str(path.parent),
-            remedy="choose another --out, or remove the folder to start afresh",
-        )
-
-
-def _inner(then: dict[str, Any], now: dict[str, Any], key: str) -> str:
-    """Which members of a key differ, where it has members; "settings" alone says little."""
-    one, other = then.get(key), now.get(key)
-    if not isinstance(one, dict) or not isinstance(other, dict):
-        return ""
-    return ", ".join(k for k in sorted(one.keys() | other.keys()) if one.get(k) != other.get(k))
 
 
 def open_jobs(
@@ -253,37 +255,61 @@ def roll_out(
     *,
     headline: Profile,
     progress: Callable[[Progress], None] | None = None,
+    give_up: int = 0,
 ) -> None:
     """Have jobs carried out; each row is in the log before the next one counts.
 
     An error of a rollout or of its scoring ends it: no further job starts, running ones end and are
     kept, then the error is raised.
+
+    Args:
+        jobs: what to do.
+        hands: who does it.
+        log: open; where rows go.
+        headline: profile of the successes that `progress` is told.
+        progress: called after each row.
+        give_up: rows, or all jobs where there are fewer, that infrastructure may break one after
+            the other while the log has no scored row; 0: any number.
+
+    Raises:
+        UpstreamError: that many were broken; says by what.
     """
     total = len(jobs)
     waiting = deque(jobs)
     running: set[Future[RolloutRow]] = set()
     ended: set[Future[RolloutRow]] = set()
     done = scored = successes = 0
-    with log:
-        try:
-            while waiting or running:
-                while waiting and len(running) < hands.flight:
-                    running.add(hands.submit(waiting.popleft()))
-                ended, running = wait(running, return_when=FIRST_COMPLETED)
-                while ended:
-                    row = ended.pop().result()
-                    log.append(row)
-                    done += 1
-                    scored += row.score.status == "scored"
-                    successes += row.score.success.get(headline, False)
-                    if progress:
-                        progress(
-                            Progress(done=done, total=total, scored=scored, successes=successes)
-                        )
-        except BaseException:
-            waiting.clear()
-            _keep_the_rest(running | ended, log)
-            raise
+    hopeless = 0 if log.any_scored else min(give_up, total)
+    try:
+        while waiting or running:
+            while waiting and len(running) < hands.flight:
+                running.add(hands.submit(waiting.popleft()))
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            while ended:
+                row = ended.pop().result()
+                log.append(row)
+                done += 1
+                scored += row.score.status == "scored"
+                successes += row.score.success.get(headline, False)
+                if progress:
+                    progress(Progress(done=done, total=total, scored=scored, successes=successes))
+                if hopeless and not scored and done >= hopeless:
+                    raise _nobody(row.score.fault, done)
+    except BaseException:
+        waiting.clear()
+        _keep_the_rest(running | ended, log)
+        raise
+
+
+def _nobody(fault: Fault | None, broken: int) -> UpstreamError:
+    """What is said when infrastructure broke all that was tried."""
+    told = f"{fault.blame.value} {fault.code}: {bare(fault)}" if fault else "no fault was recorded"
+    return UpstreamError(
+        f"nothing could be scored: infrastructure broke the first {broken} rollouts; {told}",
+        code=fault.code if fault else FaultCode.run_interrupted,
+        remedy=f"{(fault.remedy if fault else '') or 'mend it'}, then run the same command again: "
+        "what was broken gets another attempt",
+    )
 
 
 def _keep_the_rest(running: set[Future[RolloutRow]], log: RolloutLog) -> None:
@@ -322,4 +348,10 @@ def score_of(job: Job, trajectory: Trajectory, verdicts: Sequence[OutcomeVerdict
         rule=float(oro.scores.get("rule", 0.0)),
         behaviour=behaviour_of(trajectory),
         seconds=trajectory.duration_s,
+        fault=_fault(trajectory, verdicts) if unscored else None,
     )
+
+
+def _fault(trajectory: Trajectory, verdicts: Sequence[OutcomeVerdict]) -> Fault | None:
+    found = (trajectory.fault, *(verdict.fault for verdict in verdicts))
+    return next((each for each in found if each is not None), None)

@@ -11,22 +11,22 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from pathlib import Path
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Any, NamedTuple
 
-from palio.broker.upstream import Upstream
+from palio.broker.upstream import RejectedError, Upstream
 from palio.broker.wire import read_message
 from palio.corpus.rows import CorpusRow
 from palio.evaluate.behaviour import is_valid_turn
 from palio.evaluate.diagnosis import INVALID, NO_CALL, Call, asked_by, difference
+from palio.evaluate.pin import ModelPin
 from palio.evaluate.statistics import Estimate, Proportion, cluster_mean, wilson
-from palio.records import InputError, Message, Record, from_json, to_json
+from palio.records import InputError, Message, Record
 from palio.world.tools import Toolbox
 
-ANSWERS = "steps.jsonl"
 MEASURES = ("valid", "same_tools", "match")
 """What is counted of every turn."""
+REFUSED = "request refused"
 
 
 class StepAnswer(Record, frozen=True, omit_defaults=False):
@@ -82,6 +82,7 @@ class StepScore(Record, frozen=True, omit_defaults=False):
         kinds: by the teacher's tools, most frequent first.
         differences: difference -> turns, most frequent first.
         tokens: mean completion tokens of a turn.
+        model: which weights answered; None for programs.
     """
 
     policy: str
@@ -93,6 +94,7 @@ class StepScore(Record, frozen=True, omit_defaults=False):
     kinds: tuple[StepKind, ...]
     differences: dict[str, int]
     tokens: float
+    model: ModelPin | None = None
 
 
 class PairedShare(Record, frozen=True, omit_defaults=False):
@@ -110,12 +112,14 @@ class PairedShare(Record, frozen=True, omit_defaults=False):
 
 
 class StepComparison(Record, frozen=True, omit_defaults=False):
-    """Two policies on the turns that both answered."""
+    """Two policies on the turns that both answered; which weights each had, where that is kept."""
 
     a: str
     b: str
     turns: int
     shares: tuple[PairedShare, ...]
+    model_a: ModelPin | None = None
+    model_b: ModelPin | None = None
 
 
 class Question(NamedTuple):
@@ -174,20 +178,41 @@ def answer_steps(
     def one(row: CorpusRow) -> list[StepAnswer]:
         tools = toolbox(row.problem_id)
         kind = kinds.get(row.problem_id, "")
-        return [
-            _judged(question, _asked(question, policy, model, max_tokens), tools, kind)
-            for question in questions(row)
-            if (row.problem_id, question.turn) not in done
-        ]
+        found = []
+        for question in questions(row):
+            if (row.problem_id, question.turn) in done:
+                continue
+            try:
+                answer = _judged(question, _asked(question, policy, model, max_tokens), tools, kind)
+            except RejectedError as error:
+                answer = _refused(question, kind, error)
+            found.append(answer)
+        return found
 
     with ThreadPoolExecutor(threads) as pool:
         running = [pool.submit(one, row) for row in rows]
         try:
-            for future in as_completed(running):
-                yield from future.result()
+            yield from _as_they_end(running)
         finally:
             for future in running:
                 future.cancel()
+
+
+def _as_they_end(running: Sequence[Future[list[StepAnswer]]]) -> Iterator[StepAnswer]:
+    """The answers; an error is raised when those that had ended by then are out."""
+    failed: BaseException | None = None
+    for future in as_completed(running):
+        if future.cancelled():
+            continue
+        error = future.exception()
+        if error is None:
+            yield from future.result()
+        elif failed is None:
+            failed = error
+            for other in running:
+                other.cancel()
+    if failed is not None:
+        raise failed
 
 
 def _asked(
@@ -233,7 +258,25 @@ def _judged(
     )
 
 
-def step_score(answers: Sequence[StepAnswer], policy: str) -> StepScore:
+def _refused(question: Question, kind: str, error: RejectedError) -> StepAnswer:
+    """A turn that the policy could not take, e.g. with more history than it can read."""
+    return StepAnswer(
+        problem_id=question.row.problem_id,
+        problem_kind=kind,
+        turn=question.turn,
+        kind=" + ".join(tool for tool, _ in asked_by(question.expected)),
+        valid=False,
+        match=False,
+        same_tools=False,
+        difference=REFUSED,
+        expected=tuple(asked_by(question.expected)),
+        text=str(error)[:400],
+    )
+
+
+def step_score(
+    answers: Sequence[StepAnswer], policy: str, model: ModelPin | None = None
+) -> StepScore:
     """Shares of turns, in all and by the teacher's tools."""
     by_kind: defaultdict[str, list[StepAnswer]] = defaultdict(list)
     for answer in answers:
@@ -257,11 +300,15 @@ def step_score(answers: Sequence[StepAnswer], policy: str) -> StepScore:
         ),
         differences=dict(sorted(different.items(), key=lambda item: (-item[1], item[0]))),
         tokens=sum(answer.tokens for answer in answers) / max(1, len(answers)),
+        model=model,
     )
 
 
 def compare_steps(
-    a: Sequence[StepAnswer], b: Sequence[StepAnswer], names: tuple[str, str]
+    a: Sequence[StepAnswer],
+    b: Sequence[StepAnswer],
+    names: tuple[str, str],
+    models: tuple[ModelPin | None, ModelPin | None] = (None, None),
 ) -> StepComparison:
     """Pair two policies turn by turn.
 
@@ -281,6 +328,8 @@ def compare_steps(
         b=names[1],
         turns=len(pairs),
         shares=tuple(_paired(pairs, what) for what in MEASURES),
+        model_a=models[0],
+        model_b=models[1],
     )
 
 
@@ -306,28 +355,3 @@ def _share(answers: Sequence[StepAnswer], what: str) -> Share:
     values = [float(getattr(answer, what)) for answer in answers]
     problems = [answer.problem_id for answer in answers]
     return Share(turns=_proportion(answers, what), problems=cluster_mean(values, problems))
-
-
-def read_answers(folder: Path) -> list[StepAnswer]:
-    """The answers in a folder; a last line torn by a kill is cut off, no file is no answers.
-
-    Raises:
-        InputError: a whole line is no answer.
-    """
-    path = folder / ANSWERS
-    if not path.exists():
-        return []
-    lines = path.read_bytes().splitlines(keepends=True)
-    whole = [line for line in lines if line.endswith(b"\n")]
-    if len(whole) < len(lines):
-        path.write_bytes(b"".join(whole))
-    return [
-        from_json(line, StepAnswer, where=f"{path}:{number}")
-        for number, line in enumerate(whole, start=1)
-    ]
-
-
-def append_answer(folder: Path, answer: StepAnswer) -> None:
-    """Keep one answer; it is on the operating system's side when this returns."""
-    with (folder / ANSWERS).open("ab") as file:
-        file.write(to_json(answer) + b"\n")

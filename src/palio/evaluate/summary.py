@@ -10,8 +10,9 @@ import msgspec
 
 from palio.evaluate.comparison import Comparison
 from palio.evaluate.floors import FloorResult
+from palio.evaluate.pin import ModelPin
 from palio.evaluate.report_data import StageResult
-from palio.evaluate.results import OVERALL, EvalResult, GroupResult, Rate, rate_of
+from palio.evaluate.results import OVERALL, EvalResult, FaultCount, GroupResult, Rate, rate_of
 from palio.evaluate.statistics import Estimate
 from palio.records import Record
 from palio.records.base import current_schema
@@ -81,6 +82,8 @@ class StageSummary(Record, frozen=True, omit_defaults=False):
         asr_worst: overall ASR with unscored problems counted as failures.
         intents: "overall" and each intent with all that there is to say of it.
         difficulties: the same by difficulty; empty where problems name none, and for floors.
+        model: which weights answered; null for programs and floors, and where nobody kept it.
+        faults: what broke the unscored rollouts, greedy ones before sampled ones.
     """
 
     name: str
@@ -96,6 +99,8 @@ class StageSummary(Record, frozen=True, omit_defaults=False):
     seconds: float
     intents: dict[str, GroupNumbers] = {}
     difficulties: dict[str, GroupNumbers] = {}
+    model: ModelPin | None = None
+    faults: tuple[FaultCount, ...] = ()
 
 
 class Summary(Record, frozen=True, omit_defaults=False):
@@ -182,6 +187,8 @@ def stage_summary(stage: StageResult) -> StageSummary:
         seconds=stage.seconds,
         intents=_groups([result.intents for result in results]),
         difficulties=_groups([result.difficulties for result in results]),
+        model=next((result.model for result in results if result.model), None),
+        faults=tuple(fault for result in results for fault in result.faults),
     )
 
 

@@ -103,7 +103,7 @@ def groups_table(stage: StageResult) -> Table:
             rates.append(rate_of(groups[0].car))
             if k:
                 rates += [rate_of(pass_at[one]) if one in pass_at else None for one in ("1", k)]
-            table.add_row(name, *(short_cell(rate) for rate in rates), _unscored(groups))
+            table.add_row(Text(name), *(short_cell(rate) for rate in rates), _unscored(groups))
         table.add_section()
     return table
 
@@ -124,8 +124,8 @@ def _unscored(groups: Sequence[GroupResult]) -> Text:
 def _table(title: str, caption: str = "") -> Table:
     """With one space between columns: lines and padding would take a fourth of 120 columns."""
     return Table(
-        title=title,
-        caption=caption or None,
+        title=Text(title),
+        caption=Text(caption) if caption else None,
         title_style="bold",
         caption_justify="left",
         box=SIMPLE_HEAD,
@@ -136,14 +136,15 @@ def _table(title: str, caption: str = "") -> Table:
 def comparison_table(rows: Sequence[Comparison]) -> Table:
     """Paired comparisons: rates, difference with interval, exact test, Holm-corrected p."""
     title = f"{rows[0].a} against {rows[0].b}, paired, {rows[0].profile}" if rows else "no pairs"
-    table = Table(title=title, title_style="bold")
+    caption = _models(rows[0]) if rows else None
+    table = Table(title=Text(title), title_style="bold", caption=caption, caption_justify="left")
     table.add_column("problems")
     for heading in ("n", "a", "b", "difference", "only a / only b", "p", "p Holm"):
         table.add_column(heading, justify="right")
     for row in rows:
         gap = row.difference
         table.add_row(
-            "all" if row.intent == OVERALL else row.intent,
+            Text("all" if row.intent == OVERALL else row.intent),
             str(row.n),
             percent(row.rate_a.rate),
             percent(row.rate_b.rate),
@@ -153,6 +154,16 @@ def comparison_table(rows: Sequence[Comparison]) -> Table:
             p_value(row.p_holm),
         )
     return table
+
+
+def _models(row: Comparison) -> Text | None:
+    """Which models were compared; None where neither has weights that are known."""
+    sides = (("a", row.a, row.model_a), ("b", row.b, row.model_b))
+    if not any(pin for _, _, pin in sides):
+        return None
+    unknown = "no weights, or none that were kept"
+    lines = (f"{side} = {name}: {pin.in_words() if pin else unknown}" for side, name, pin in sides)
+    return Text("\n".join(lines))
 
 
 def cell(rate: Rate | None) -> Text:

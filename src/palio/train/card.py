@@ -14,7 +14,7 @@ from palio.records import InputError, Provenance, Record
 from palio.train.audit import read_audit
 from palio.train.checkpoint import checkpoint_folder
 from palio.train.rows import ROWS, TEMPLATE, told_digests
-from palio.train.serving import is_own
+from palio.train.serving import checkpoint_digests, is_own
 from palio.world.artefacts import read_manifest, write_lines
 
 CARD = "README.md"
@@ -27,6 +27,7 @@ class Measured(Record, frozen=True):
         measure: what, on which problems, e.g. "greedy ASR (oro), held-out".
         value, low, high: in [0, 1], with its 95 % interval.
         n: problems.
+        weights: digest of those that were measured; "" where the evaluation does not tell.
     """
 
     measure: str
@@ -34,6 +35,7 @@ class Measured(Record, frozen=True):
     low: float
     high: float
     n: int
+    weights: str = ""
 
 
 def write_card(run: Path, results: Sequence[Measured] = ()) -> Path:
@@ -44,7 +46,8 @@ def write_card(run: Path, results: Sequence[Measured] = ()) -> Path:
         results: what was measured of that checkpoint.
 
     Raises:
-        InputError: the folder is no run, or no stage of it is finished.
+        InputError: the folder is no run, no stage of it is finished, or a result is of other
+            weights than its last checkpoint's.
     """
     chain = read_manifest(run / "chain.json")
     if chain is None:
@@ -54,6 +57,7 @@ def write_card(run: Path, results: Sequence[Measured] = ()) -> Path:
     if not done:
         raise InputError("no stage of this run is finished", where=str(run))
     folder = checkpoint_folder(run)
+    weights = _checked(folder, results)
     lineage = {**done[-1][1].inputs, **told_digests(run / done[-1][0]["name"])}
     text = _template().render(
         name=f"{chain.config['recipe']}, after {done[-1][0]['name']}",
@@ -68,12 +72,28 @@ def write_card(run: Path, results: Sequence[Measured] = ()) -> Path:
             for e, m in done
         ],
         results=results,
+        weights=weights,
+        untold=any(not each.weights for each in results),
         own=is_own(folder),
         audit=read_audit(run),
     )
     path = folder / CARD
     write_lines(path, [text.encode()])
     return path
+
+
+def _checked(folder: Path, results: Sequence[Measured]) -> str:
+    """The digest of the checkpoint's weights, which all results must be of."""
+    weights = checkpoint_digests(folder)["weights"]
+    for each in results:
+        if each.weights not in ("", weights):
+            raise InputError(
+                f"{each.measure!r} was measured on the weights {each.weights}, the checkpoint has "
+                f"{weights}",
+                where=str(folder),
+                remedy="evaluate this checkpoint: palio eval run --checkpoint",
+            )
+    return weights
 
 
 def _stages(chain: Provenance) -> list[dict[str, Any]]:

@@ -1,25 +1,44 @@
-"""Any checkpoint answers chat completions: ours by our engine, others by transformers."""
+"""Any checkpoint answers chat completions: ours by our engine, others by transformers.
+
+What answers can tell digests of what it was loaded from, so that results can be held to them.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from palio.broker.upstream import Upstream
-from palio.records import InputError
+from palio.records import InputError, IntegrityError, bytes_digest, digest
 from palio.train.checkpoint import MANIFEST, checkpoint_folder, checkpoint_name
 from palio.train.engine import Engine
 from palio.train.text import chat_template
 from palio.train.tokenizer import PAD
+from palio.world.artefacts import file_digest
 
 KEPT = 8
 """Conversations with a pretrained model that are kept ready: 5,000 tokens of SmolLM2 are 115 MB."""
 
 TEMPLATE = "chat_template.jinja"
 """File of a checkpoint; `transformers` writes it beside the tokenizer."""
+
+_PARTS = {
+    "weights": ("*.safetensors", "*.bin", "*.safetensors.index.json", "*.bin.index.json"),
+    "config": ("config.json", "generation_config.json"),
+    "tokenizer": (
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.*",
+        "merges.txt",
+        "*.model",
+    ),
+}
+"""What decides an answer -> the files that hold it, in the layout of `transformers`."""
 
 
 @runtime_checkable
@@ -31,10 +50,55 @@ class NamedUpstream(Upstream, Protocol):
         """The names under which the model can be asked."""
 
 
+class ServedCheckpoint:
+    """A checkpoint that answers, and says which one it is; thread-safe.
+
+    Args:
+        upstream: the loaded model.
+        folder: that it was loaded from.
+        files: of the folder as they were before it was loaded, from `_files`.
+    """
+
+    def __init__(self, upstream: NamedUpstream, folder: Path, files: dict[str, Any]) -> None:
+        self._upstream, self._folder, self._files = upstream, folder, files
+        self._identity: dict[str, str] = {}
+        self._check()
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names under which the model can be asked."""
+        return self._upstream.models
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """One OpenAI chat completion."""
+        return self._upstream.complete(body)
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """`checkpoint_digests` of what was loaded; made when it is first asked for.
+
+        Raises:
+            IntegrityError: the files have changed since then.
+        """
+        if not self._identity:
+            found = checkpoint_digests(self._folder)
+            self._check()
+            self._identity = found
+        return dict(self._identity)
+
+    def _check(self) -> None:
+        if _files(self._folder) != self._files:
+            raise IntegrityError(
+                "the checkpoint changed while it was in use, so nobody can say which one answers",
+                where=str(self._folder),
+                remedy="wait until its training is done, then run the same command again",
+            )
+
+
 @contextmanager
 def open_checkpoint(
     named: Path, *, slots: int = 64, threads: int = 1, longest: int = 16_384
-) -> Iterator[NamedUpstream]:
+) -> Iterator[ServedCheckpoint]:
     """Serve a checkpoint while the context is open.
 
     Args:
@@ -45,13 +109,17 @@ def open_checkpoint(
 
     Raises:
         InputError: no readable checkpoint.
+        IntegrityError: its files changed while they were read.
         ConfigError: it was trained with a chat template that cannot be rendered as it was.
     """
     folder = checkpoint_folder(named)
-    if is_own(folder):
+    files = _files(folder)
+    own = is_own(folder)
+    _check_numbers(folder)
+    if own:
         with Engine(folder, slots=slots, threads=threads) as engine:
             engine.name = checkpoint_name(named)
-            yield engine
+            yield ServedCheckpoint(engine, folder, files)
         return
     import torch
 
@@ -70,7 +138,80 @@ def open_checkpoint(
         sampled(load_model(source, folder, 0)) as model,
         sampler_of(model, end=codec.end, slots=min(slots, KEPT)) as sampler,
     ):
-        yield Served(sampler, codec, name=checkpoint_name(named), longest=longest)
+        served = Served(sampler, codec, name=checkpoint_name(named), longest=longest)
+        yield ServedCheckpoint(served, folder, files)
+
+
+def _check_numbers(folder: Path) -> None:
+    """Refuse weights that are no numbers: such a model writes, but what it writes is no answer."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt") as held:
+                broken = (name for name in held.keys() if not _finite(held.get_tensor(name)))  # noqa: SIM118
+                found = next(broken, "")
+        except (SafetensorError, OSError) as error:
+            raise InputError(
+                f"no readable weights: {error}",
+                where=str(path),
+                remedy="the file is cut off or no safetensors: copy or train it again",
+            ) from error
+        if found:
+            raise InputError(
+                f"the weights {found!r} hold values that are no numbers",
+                where=str(path),
+                remedy="its training diverged: use an earlier checkpoint, or train it again",
+            )
+
+
+def _finite(weights: Any) -> bool:
+    return not weights.is_floating_point() or bool(weights.isfinite().all())
+
+
+def checkpoint_digests(named: Path) -> dict[str, str]:
+    """Digests of all that decides what a checkpoint answers, from the bytes of its files.
+
+    Args:
+        named: a checkpoint, a stage's or a run's folder, or "bundled".
+
+    Returns:
+        "weights" (of the one file, or of all by name), "config", "tokenizer" and "template": the
+        chat template's text, which is ours where the folder has none.
+
+    Raises:
+        InputError: no checkpoint, or one without weights.
+    """
+    folder = checkpoint_folder(named)
+    own = is_own(folder)
+    found = {part: _digest(_matching(folder, globs)) for part, globs in _PARTS.items()}
+    if not found["weights"]:
+        raise InputError(
+            "the checkpoint has no weights",
+            where=str(folder),
+            remedy="its files *.safetensors are missing: copy or train it again",
+        )
+    template = folder / TEMPLATE
+    ours = chat_template() if own else chat_template("chat_template_tools.jinja")
+    text = template.read_bytes() if template.is_file() else ours.encode()
+    return {**found, "template": bytes_digest(text)}
+
+
+def _matching(folder: Path, globs: Sequence[str]) -> list[Path]:
+    return sorted({path for each in globs for path in folder.glob(each) if path.is_file()})
+
+
+def _digest(files: Sequence[Path]) -> str:
+    """The digest of a file, or of several by name; "" of none."""
+    digests = {path.name: file_digest(path) for path in files}
+    return digest(digests) if len(digests) > 1 else "".join(digests.values())
+
+
+def _files(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Enough of every file that decides an answer to see that it was written or replaced."""
+    globs = [each for part in _PARTS.values() for each in part]
+    found = {path.name: path.stat() for path in _matching(folder, [*globs, TEMPLATE])}
+    return {name: (at.st_ino, at.st_size, at.st_mtime_ns) for name, at in found.items()}
 
 
 def _dtype(folder: Path) -> str:
