@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from palio.records import ConfigError, Record, digest
-from palio.train.settings import SftSettings
+from palio.records import ConfigError, PalioError, Record, digest
+from palio.train.reporting import reports_to
+from palio.train.settings import SftSettings, TrlSettings
 from palio.train.stage import StageSettings
 from palio.train.stages import KINDS, kind_named
 
@@ -243,7 +244,8 @@ def read_recipe(raw: Mapping[str, Any], *, where: str = "") -> Recipe:
 
     Raises:
         ConfigError: an unknown key, a wrong type, a stage of an unknown kind, a name used twice, a
-            chat template that cannot be kept to.
+            chat template that cannot be kept to, a `report_to` that nobody knows.
+        MissingDependencyError: what a `report_to` needs is not installed.
     """
     unknown = sorted(raw.keys() - {"name", "seed", "model", "data", "stage"})
     if unknown:
@@ -292,6 +294,7 @@ def _stages(tables: Sequence[dict[str, Any]], where: str) -> tuple[StageEntry, .
             )
         rest = over_defaults(rest, kind_named(kind).settings)
         settings = _read(rest, kind_named(kind).settings, f"{at} ({name})", where)
+        _check_reports(settings, where or at)
         stages.append(StageEntry(kind=kind, name=str(name), settings=settings))
     twice = [name for name, n in Counter(stage.name for stage in stages).items() if n > 1]
     if twice:
@@ -302,6 +305,14 @@ def _stages(tables: Sequence[dict[str, Any]], where: str) -> tuple[StageEntry, .
             f"a stage cannot be called {bad[0]!r}", where=where, remedy="letters, digits and -"
         )
     return tuple(stages)
+
+
+def _check_reports(settings: StageSettings, where: str) -> None:
+    """Before the hours of the stages before it."""
+    try:
+        reports_to(getattr(settings, "trl", TrlSettings()).report_to)
+    except PalioError as error:
+        raise type(error)(error.what, where=error.where or where, remedy=error.remedy) from error
 
 
 def over_defaults(table: Mapping[str, Any], kind: type[StageSettings]) -> dict[str, Any]:

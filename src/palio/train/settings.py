@@ -29,7 +29,8 @@ class TrlSettings(Record, frozen=True, omit_defaults=False, forbid_unknown_field
     Attributes:
         bf16, gradient_checkpointing: off by default: TRL's own defaults are for GPUs.
         max_steps: updates; -1: `num_train_epochs` decides.
-        report_to: where transformers reports to, e.g. "wandb"; `metrics.jsonl` is always written.
+        report_to: integrations of transformers, e.g. ["tensorboard", "wandb"], or "module:Class" of
+            a callback (`reporting`); with our own loop, too. `metrics.jsonl` is always written.
         save_steps: updates between two checkpoints that a killed run goes on from.
         deepspeed: its configuration file, or "zero3" for the one that ships (`shipped`); "" for
             none. FSDP is chosen by `launch`.
@@ -54,7 +55,7 @@ class TrlSettings(Record, frozen=True, omit_defaults=False, forbid_unknown_field
     packing: bool = False
     logging_steps: int = 1
     save_steps: int = 25
-    report_to: tuple[str, ...] = ()
+    report_to: str | tuple[str, ...] = ()
     deepspeed: str = ""
     launch: tuple[str, ...] = ()
     extra: dict[str, str | int | float | bool] = {}
@@ -72,7 +73,8 @@ class SftSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unknow
         minutes: time limit, see `loop.StageConfig`; 0: none.
         documents: share of the batches that are documents of the base.
         kinds: kind of document -> weight; {} with `documents` above 0: those of the base stage.
-        trl: with a pretrained model.
+        trl: with a pretrained model; our own loop takes `report_to` of it, and of `extra` what an
+            integration reads.
     """
 
     tokens: int = 0

@@ -20,6 +20,7 @@ from palio.train.backends.places import sft_trainer
 from palio.train.backends.weights import load_model, load_tokenizer
 from palio.train.disk import saving
 from palio.train.recipe import LoraConfig, PretrainedModel
+from palio.train.reporting import OwnRun, ready, run_name
 from palio.train.settings import TrlSettings, shipped
 from palio.train.stage import append_metrics, trim_metrics
 
@@ -97,12 +98,13 @@ def arguments(job: SftJob) -> Any:
     extra = given.pop("extra")
     del given["launch"]
     steps = given.pop("warmup_ratio")
-    given["report_to"] = list(given["report_to"]) or "none"
+    given["report_to"] = ready(job.settings)
     given["deepspeed"] = shipped(given["deepspeed"]) or None
     if not torch.cuda.is_available() and torch.distributed.is_torchelastic_launched():
         given["ddp_backend"] = "gloo"
     return SFTConfig(
         output_dir=str(job.place / TRAINER),
+        run_name=run_name(job.place),
         seed=job.seed,
         data_seed=job.seed,
         use_cpu=not torch.cuda.is_available(),
@@ -155,6 +157,8 @@ def _watch(job: SftJob, note: Note) -> Any:
     """A callback that writes `metrics.jsonl` and stops at a loss that is no number."""
     from transformers import TrainerCallback
 
+    run = OwnRun()
+
     class Watch(TrainerCallback):  # type: ignore[misc]
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
             if state.is_world_process_zero:
@@ -183,6 +187,9 @@ def _watch(job: SftJob, note: Note) -> Any:
                 append_metrics(job.place, row)
                 share = state.global_step / max(1, state.max_steps)
                 note(share, f"step {state.global_step}, loss {numbers['loss']:.3f}")
+
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            run.end()
 
     return Watch()
 

@@ -22,6 +22,7 @@ from palio.train.loop import Mixture, Point, Progress, Stage
 from palio.train.model import ModelConfig, Qwen3
 from palio.train.optimiser import Optimiser
 from palio.train.recipe import PalioModel
+from palio.train.reporting import reporter_of
 from palio.train.rows import rows_digest
 from palio.train.settings import SftSettings
 from palio.train.stage import Context, Report, StageResult, append_metrics, trim_metrics
@@ -149,11 +150,17 @@ class _Run:
         )
         self.counts = {source.name: len(source.examples) for source in sources}
         self.rows = rows_digest(sources)
+        pad, end = self.tokenizer.pad, self.tokenizer.end
+        shape = self.model.config.to_transformers(pad=pad, end=end)
+        told = msgspec.to_builtins(settings)
+        self.reporter = reporter_of(settings.trl, out, self.model, shape, told)
 
     def go(self) -> StageResult:
         """From the saved state, or from the beginning, to the checkpoint."""
         self._restore()
+        self.reporter.begin(self.stage.progress.step)
         now = self.stage.run()
+        self.reporter.end()
         counts = {**self.counts, "steps": now.step, "tokens": now.tokens}
         folder = self.out / CHECKPOINT
         told = {"template": template_digest(), "rows": self.rows}
@@ -179,8 +186,10 @@ class _Run:
 
     def _note(self, point: Point) -> None:
         append_metrics(self.out, point)
-        share = point.tokens / max(1, self.settings.tokens)
-        self.report(min(1.0, share), f"loss {point.loss:.3f}, {point.tokens_per_s:,.0f} tokens/s")
+        share = min(1.0, point.tokens / max(1, self.settings.tokens))
+        rate = point.rate * self.settings.optimiser.matrix_rate
+        self.reporter.point(point, rate, share)
+        self.report(share, f"loss {point.loss:.3f}, {point.tokens_per_s:,.0f} tokens/s")
 
     def _save(self, now: Progress) -> None:
         """Replace the saved state; a disk that is full leaves the one before."""

@@ -22,6 +22,7 @@ from palio.train.backends.weights import load_model, load_tokenizer, sampled
 from palio.train.batches import Example
 from palio.train.checkpoint import CHECKPOINT, seal
 from palio.train.recipe import PretrainedModel
+from palio.train.reporting import drop_states
 from palio.train.rows import rows_digest
 from palio.train.settings import SftSettings
 from palio.train.stage import Context, Report, StageResult, read_metrics
@@ -107,7 +108,7 @@ class PretrainedBackend:
             counts=counts,
             seed=context.seed,
         )
-        shutil.rmtree(out / TRAINER, ignore_errors=True)
+        drop_states(out / TRAINER)
         measures = {"loss": float(last["loss"])} if "loss" in last else {}
         return StageResult(checkpoint=out / CHECKPOINT, counts=counts, measures=measures)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from palio.records import ConfigError, IntegrityError
 from palio.train.checkpoint import CHECKPOINT
+from palio.train.reporting import OwnRun, drop_states, ready, run_name
 from palio.train.rl.policy import Policy
 from palio.train.rl.rollouts import Roller, Rollout, checked, rollout_seed
 from palio.train.rows import trained_on
@@ -84,7 +84,8 @@ def trl_fields(
         "logging_nan_inf_filter": False,
         "save_steps": trl.save_steps,
         "save_total_limit": 2,
-        "report_to": list(trl.report_to),
+        "report_to": ready(trl),
+        "run_name": run_name(out),
         "disable_tqdm": True,
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": on_gpu,
@@ -116,7 +117,7 @@ class MetricsFile(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(self, out: Path, report: Report) -> None:
-        self._out, self._report = out, report
+        self._out, self._report, self._run = out, report, OwnRun()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -153,6 +154,13 @@ class MetricsFile(TrainerCallback):  # type: ignore[misc]
             shown.append(f"teacher silent for {row['step_reward/uncredited']:.0%} of the turns")
         self._report(min(1.0, state.global_step / max(1, state.max_steps)), ", ".join(shown))
 
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """The next stage of this process reports to a run of its own."""
+        del args, state, control
+        self._run.end()
+
 
 def last_state(out: Path) -> str | None:
     """The newest complete state of a stage's trainer; None: start from the beginning."""
@@ -180,7 +188,7 @@ def finished(
         counts=counts,
         seed=context.seed,
     )
-    shutil.rmtree(out / STATES, ignore_errors=True)
+    drop_states(out / STATES)
     return StageResult(checkpoint=folder, counts=counts, measures=last_measures(out))
 
 
