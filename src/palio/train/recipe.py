@@ -13,7 +13,7 @@ import msgspec
 
 from palio.records import ConfigError, PalioError, Record, digest
 from palio.train.reporting import reports_to
-from palio.train.settings import SftSettings, TrlSettings
+from palio.train.settings import TrlSettings
 from palio.train.stage import StageSettings
 from palio.train.stages import KINDS, kind_named
 
@@ -178,14 +178,12 @@ class Recipe(Record, frozen=True, omit_defaults=False):
             trl = getattr(stage.settings, "trl", None)
             if trl is None or not trl.launch:
                 continue
-            own, later = self.pretrained is None, not isinstance(stage.settings, SftSettings)
-            if own or later:
-                whose = "a model of palio's own" if own else f"a stage of kind {stage.kind!r}"
+            if self.pretrained is None:
                 raise ConfigError(
-                    f"stage {stage.name!r}: {whose} is trained in one process, not by `launch`",
+                    f"stage {stage.name!r}: a model of palio's own is trained in one process, "
+                    "not by `launch`",
                     where=self.name,
-                    remedy="take `launch` out"
-                    + ("" if own else ", or call its training from a script under torchrun"),
+                    remedy="take `launch` out",
                 )
 
     def prefix(self, count: int) -> dict[str, Any]:

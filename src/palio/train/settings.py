@@ -35,7 +35,7 @@ class TrlSettings(Record, frozen=True, omit_defaults=False, forbid_unknown_field
         deepspeed: its configuration file, or "zero3" for the one that ships (`shipped`); "" for
             none. FSDP is chosen by `launch`.
         packing: several rows in one; slow on CPU (535 against 2,600 tokens/s, measured).
-        launch: command that starts the training processes of SFT, e.g. ["accelerate", "launch",
+        launch: command that starts the training processes, e.g. ["accelerate", "launch",
             "--config_file", "fsdp"], where "fsdp" is the file that ships; () trains in this one.
         extra: any other field of TRL's configuration class.
     """

@@ -82,7 +82,7 @@ def run_job(job: SftJob, note: Note) -> dict[str, float]:
     )
     trainer.remove_callback(PrinterCallback)  # standard output belongs to the command
     done = trainer.train(resume_from_checkpoint=newest_state(job.place / TRAINER))
-    _save(trainer, codec, job)
+    save_trained(trainer, codec, job.model.lora, job.place)
     return {
         "loss": float(done.training_loss),
         "steps": float(trainer.state.global_step),
@@ -194,15 +194,20 @@ def _watch(job: SftJob, note: Note) -> Any:
     return Watch()
 
 
-def _save(trainer: Any, codec: PretrainedCodec, job: SftJob) -> None:
-    """Whole weights, an adapter merged into them, with everything that a server wants."""
+def save_trained(
+    trainer: Any, codec: PretrainedCodec, lora: LoraConfig | None, place: Path
+) -> None:
+    """Whole weights, an adapter merged into them, with everything that a server wants.
+
+    In each process of the trainer; the first one writes them to ``saved`` in the stage's folder.
+    """
     model = trainer.accelerator.unwrap_model(trainer.model)
     state = trainer.accelerator.get_state_dict(trainer.model)
     trainer.accelerator.wait_for_everyone()
     if not trainer.is_world_process_zero():
         return
-    folder = job.place / SAVED
-    if job.model.lora is not None:
+    folder = place / SAVED
+    if lora is not None:
         with saving("the adapter", folder, half=folder):
             model.save_pretrained(folder / "adapter", state_dict=state)
         model = model.merge_and_unload()
@@ -224,4 +229,7 @@ def save_whole(model: Any, codec: PretrainedCodec, folder: Path, state: Any = No
 
 
 if __name__ == "__main__":
+    from palio.train.backends.starter import end_with_starter
+
+    end_with_starter(Path(sys.argv[1]))
     run_job(read_job(Path(sys.argv[1])), lambda *_: None)

@@ -16,9 +16,11 @@ from palio.train.preference.labels import (
     class_weights,
     left_out,
     mixed_order,
+    read_labels,
     sample_labels,
     summary,
     usable,
+    write_labels,
 )
 from palio.train.preference.trainer import (
     MaskedCollator,
@@ -35,11 +37,14 @@ from palio.train.rl.hooks import (
 )
 from palio.train.rl.opening import open_policy
 from palio.train.rl.policy import Policy, ServedPolicy
+from palio.train.rl.processes import Desk, Done, sealed, trained_elsewhere, unseen
 from palio.train.rl.rollouts import Play, WorldRoller
 from palio.train.seen import Witness
 from palio.train.settings import Sampling, TrlSettings
 from palio.train.stage import Context, Kind, Report, StageResult, StageSettings, ground_of
 
+ROWS = "rows.jsonl"
+"""The labelled rollouts in the order of the stage, for other processes."""
 _SAMPLING = 0.5
 """Share of the stage that sampling takes in its progress."""
 
@@ -174,19 +179,37 @@ def run_kto(
             seed=context.seed,
             progress=lambda share: report(_SAMPLING * share, "rollouts"),
         )
+    counts = {**summary(rows), **left_out(rows, settings.longest)}
+    rows = made_up(rows) if context.recipe.dry else rows
+    if settings.trl.launch:
+        policy.model.to("meta")  # the training processes have their own, and need the room
+        material = lambda: write_labels(out / ROWS, rows)  # noqa: E731
+        done = trained_elsewhere("kto", settings, context, previous, out, material)
+        return sealed(context, previous, out, {**counts, **done.counts}, done.rows)
     trainer = train_kto(
         policy,
-        made_up(rows) if context.recipe.dry else rows,
+        rows,
         settings,
         out,
         seed=context.seed,
         report=lambda share, note: report(_SAMPLING + (1 - _SAMPLING) * share, note),
         threads=context.threads,
     )
-    counts = {**summary(rows), **left_out(rows, settings.longest)}
-    counts["steps"] = trainer.state.global_step
-    counts["trained_on"] = len(trainer.train_dataset)
-    return finished(policy, context, out, counts, dataset_digest(trainer.train_dataset))
+    told = _done(trainer)
+    return finished(policy, context, out, {**counts, **told.counts}, told.rows)
+
+
+def work_kto(settings: KtoSettings, policy: Policy, desk: Desk) -> tuple[MaskedKtoTrainer, Done]:
+    """One of the stage's training processes, `processes.Part`."""
+    rows = read_labels(desk.out / ROWS)
+    trainer = train_kto(policy, rows, settings, desk.out, seed=desk.seed, report=unseen)
+    return trainer, _done(trainer)
+
+
+def _done(trainer: MaskedKtoTrainer) -> Done:
+    trained = trainer.train_dataset
+    counts = {"steps": trainer.state.global_step, "trained_on": len(trained)}
+    return Done(counts, dataset_digest(trained))
 
 
 def made_up(rows: Sequence[Labelled]) -> list[Labelled]:

@@ -88,6 +88,11 @@ def sample_labels(
     return [held[job] for job in jobs]
 
 
+def write_labels(path: Path, rows: Sequence[Labelled]) -> None:
+    """All rows, in order, in the place of an earlier file."""
+    path.write_bytes(b"".join(to_json(row) + b"\n" for row in rows))
+
+
 def read_labels(path: Path) -> list[Labelled]:
     """Rows of a `labelled.jsonl`; a last line torn by a kill is cut off the file."""
     if not path.exists():

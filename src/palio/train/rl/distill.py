@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import torch
+from accelerate.utils import gather_object  # type: ignore[import-untyped]
 from datasets import Dataset  # type: ignore[import-untyped]
 from torch import nn
 from transformers import PrinterCallback
@@ -20,18 +21,22 @@ from trl.trainer.distillation_trainer import DistillationTrainer
 
 from palio.records import ConfigError, Profile
 from palio.train.disk import WholeStates
+from palio.train.ground import Ground
 from palio.train.rl.audit import audit_means
 from palio.train.rl.hooks import (
     MetricsFile,
+    audits_of,
     finished,
     last_state,
     rolled,
     small_trl,
     trl_fields,
 )
+from palio.train.rl.material import GROUND, read_ground, write_ground
 from palio.train.rl.opening import open_policy, open_teacher
 from palio.train.rl.order import EpochSampler
 from palio.train.rl.policy import Policy
+from palio.train.rl.processes import Desk, Done, sealed, trained_elsewhere, unseen
 from palio.train.rl.rollouts import Play, Roller, Rollout, WorldRoller
 from palio.train.seen import Witness, rolled_digest
 from palio.train.settings import TrlSettings
@@ -120,8 +125,9 @@ class WorldDistillationTrainer(WholeStates, DistillationTrainer):
     def _generate(self, prompts: Sequence[str]) -> tuple[Any, ...]:
         """TRL's generation: here rollouts in the world, as they were sampled."""
         self.rolled = rolled(self, self.policy, self.roller, prompts, self._rollout_seed)
-        found = audit_means([each.audit for each in self.rolled if each.audit is not None])
-        found["success"] = sum(each.success for each in self.rolled) / len(self.rolled)
+        found = audit_means(audits_of(self.rolled))
+        successes: list[bool] = gather_object([each.success for each in self.rolled])
+        found["success"] = sum(successes) / len(successes)
         for name, value in found.items():
             self._metrics["train"][name].append(value)
         return (
@@ -176,24 +182,52 @@ def run_distill(
         IntegrityError: the loss is not a number.
     """
     ground = ground_of(context)
+    if settings.trl.launch:
+        material = lambda: write_ground(ground, out / GROUND)  # noqa: E731
+        done = trained_elsewhere("distill", settings, context, previous, out, material)
+        return sealed(context, previous, out, done.counts, rolled_digest(out))
     policy = open_policy(context, previous)
+    trainer = _distilled(policy, ground, settings, context.seed, out, report, context.threads)
+    return finished(policy, context, out, _counts(trainer, settings), rolled_digest(out))
+
+
+def work_distill(
+    settings: DistillSettings, policy: Policy, desk: Desk
+) -> tuple[WorldDistillationTrainer, Done]:
+    """One of the stage's training processes, `processes.Part`."""
+    ground = read_ground(desk.out / GROUND)
+    trainer = _distilled(policy, ground, settings, desk.seed, desk.out, unseen, 1)
+    return trainer, Done(_counts(trainer, settings))
+
+
+def _distilled(
+    policy: Policy,
+    ground: Ground,
+    settings: DistillSettings,
+    seed: int,
+    out: Path,
+    report: Report,
+    threads: int,
+) -> WorldDistillationTrainer:
     teacher = open_teacher(settings.teacher, policy) if settings.teacher else policy.copy()
-    problems = ground.evenly(settings.problems, f"distill-{context.seed}")
+    problems = ground.evenly(settings.problems, f"distill-{seed}")
     roller = Witness(WorldRoller(problems, ground, policy.codec, settings.play()), out)
-    trainer = train_distill(
+    return train_distill(
         policy,
         teacher,
         roller,
         settings,
         out,
-        seed=context.seed,
+        seed=seed,
         report=report,
-        threads=context.threads,
+        threads=threads,
     )
-    steps = trainer.state.global_step
+
+
+def _counts(trainer: WorldDistillationTrainer, settings: DistillSettings) -> dict[str, int]:
+    steps, processes = trainer.state.global_step, trainer.accelerator.num_processes
     batch = settings.trl.per_device_train_batch_size * settings.trl.gradient_accumulation_steps
-    counts = {"steps": steps, "rollouts": steps * batch}
-    return finished(policy, context, out, counts, rolled_digest(out))
+    return {"steps": steps, "rollouts": steps * batch * processes}
 
 
 def shrink(settings: DistillSettings) -> DistillSettings:

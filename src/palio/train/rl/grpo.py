@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -13,7 +13,9 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from palio.agents.scripted import ScriptedUpstream
 from palio.broker.upstream import HttpUpstream, Upstream
-from palio.records import ConfigError, InputError, Profile, Record
+from palio.corpus.rows import CorpusRow, read_rows
+from palio.records import ConfigError, InputError, Profile, Record, to_json
+from palio.train.ground import Ground
 from palio.train.rl.advantages import CreditKind
 from palio.train.rl.hooks import (
     MetricsFile,
@@ -22,8 +24,10 @@ from palio.train.rl.hooks import (
     small_trl,
     trl_fields,
 )
+from palio.train.rl.material import GROUND, read_ground, write_ground
 from palio.train.rl.opening import open_policy
 from palio.train.rl.policy import Policy, ServedPolicy
+from palio.train.rl.processes import Desk, Done, check_batch, sealed, trained_elsewhere, unseen
 from palio.train.rl.rewards import TeacherPolicy
 from palio.train.rl.rollouts import Play, PrefixRoller, Roller, WorldRoller, prefixes_of
 from palio.train.rl.trainer import Scheme, StepGrpoTrainer
@@ -38,6 +42,8 @@ from palio.train.stage import (
     read_metrics,
 )
 
+ROWS = "rows.jsonl"
+"""The corpus rows of prefix mode, for other processes."""
 Reward = Literal["outcome", "on_policy", "prefix"]
 
 
@@ -112,7 +118,8 @@ class GrpoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unkno
             raise ConfigError("a group needs at least 2 rollouts to have a mean of others")
         if self.temperature <= 0:
             raise ConfigError("rollouts of a group must differ: temperature above 0")
-        if batch % self.group or self.group * self.groups % batch:
+        spread = bool(self.trl.launch)  # a group may lie in several processes
+        if (batch % self.group and not spread) or self.group * self.groups % batch:
             raise ConfigError(
                 f"{self.groups} groups of {self.group} do not fill batches of {batch}",
                 remedy="group * groups = batch size * accumulation (* processes)",
@@ -187,6 +194,9 @@ def train_grpo(
         keys=roller.keys,
         callbacks=[MetricsFile(out, report)],
     )
+    processes = trainer.accelerator.num_processes
+    if processes > 1:
+        check_batch(settings.trl, settings.group * settings.groups, processes)
     models = [policy.model] if start is None else [policy.model, start]
     low, heat = settings.trl.bf16, settings.temperature
     with policy.kernels(models, temperature=heat, low=low, threads=threads):
@@ -204,25 +214,64 @@ def run_grpo(
         IntegrityError: the loss is not a number.
         UpstreamError: no rollout of a step could be scored, or the teacher answered for no turn.
     """
+    rows = list(context.rows)[: settings.problems or None] if settings.reward == "prefix" else []
+    ground = None if settings.reward == "prefix" else _problems(context.ground)
+    if settings.trl.launch:
+        material = lambda: _write_material(out, ground, rows)  # noqa: E731
+        named = settings if not settings.base_url else served_by(settings, previous)
+        done = trained_elsewhere("grpo", named, context, previous, out, material)
+        return sealed(context, previous, out, done.counts, rolled_digest(out))
     policy = open_policy(context, previous, slots=settings.threads)
-    if settings.base_url:
-        name = settings.served_model or str(previous)
-        policy = ServedPolicy(policy, settings.base_url, name)
+    policy = _sampled_by(policy, served_by(settings, previous))
     with teacher_of(settings.teacher, context.teacher_key) as upstream:
-        roller = Witness(make_roller(settings, context, policy, upstream), out)
+        roller = make_roller(settings, ground, rows, context.seed, policy, upstream)
         trainer = train_grpo(
             policy,
-            roller,
+            Witness(roller, out),
             settings,
             out,
             seed=context.seed,
             report=report,
             threads=context.threads,
         )
+    return finished(policy, context, out, _counts(trainer, settings), rolled_digest(out))
+
+
+def work_grpo(settings: GrpoSettings, policy: Policy, desk: Desk) -> tuple[StepGrpoTrainer, Done]:
+    """One of the stage's training processes, `processes.Part`."""
+    prefix = settings.reward == "prefix"
+    rows = list(read_rows(desk.out / ROWS)) if prefix else []
+    ground = None if prefix else read_ground(desk.out / GROUND)
+    policy = _sampled_by(policy, settings)
+    with teacher_of(settings.teacher, desk.key) as upstream:
+        roller = make_roller(settings, ground, rows, desk.seed, policy, upstream)
+        witness = Witness(roller, desk.out)
+        trainer = train_grpo(policy, witness, settings, desk.out, seed=desk.seed, report=unseen)
+    return trainer, Done(_counts(trainer, settings))
+
+
+def served_by(settings: GrpoSettings, previous: Path | None) -> GrpoSettings:
+    """With the name that the model has at `base_url`: by default that of the stage before."""
+    name = settings.served_model or str(previous)
+    return msgspec.structs.replace(settings, served_model=name)
+
+
+def _sampled_by(policy: Policy, settings: GrpoSettings) -> Policy:
+    if not settings.base_url:
+        return policy
+    return ServedPolicy(policy, settings.base_url, settings.served_model)
+
+
+def _write_material(out: Path, ground: Ground | None, rows: Sequence[CorpusRow]) -> None:
+    if ground is not None:
+        write_ground(ground, out / GROUND)
+    (out / ROWS).write_bytes(b"".join(to_json(row) + b"\n" for row in rows))
+
+
+def _counts(trainer: StepGrpoTrainer, settings: GrpoSettings) -> dict[str, int]:
     steps = trainer.state.global_step
     counts = {"steps": steps, "rollouts": steps * settings.group * settings.groups}
-    counts["stopped_early"] = int(bool(trainer.stopped))
-    return finished(policy, context, out, counts, rolled_digest(out))
+    return {**counts, "stopped_early": int(bool(trainer.stopped))}
 
 
 @contextmanager
@@ -235,17 +284,30 @@ def teacher_of(settings: TeacherSettings, key: str) -> Iterator[Upstream]:
         yield upstream
 
 
+def _problems(ground: Ground | None) -> Ground:
+    if ground is None or not ground.problems:
+        raise InputError(
+            "rollouts need training problems and their catalogues",
+            remedy='name them with --suite and --catalogue, or use reward = "prefix"',
+        )
+    return ground
+
+
 def make_roller(
-    settings: GrpoSettings, context: Context, policy: Policy, upstream: Upstream
+    settings: GrpoSettings,
+    ground: Ground | None,
+    rows: Sequence[CorpusRow],
+    seed: int,
+    policy: Policy,
+    upstream: Upstream,
 ) -> Roller:
-    """What the stage rolls out.
+    """What the stage rolls out: turns of rows in prefix mode, else training problems.
 
     Raises:
-        InputError: the run was given no training problems, or no rows in prefix mode.
+        InputError: there are no training problems, or no rows in prefix mode.
     """
     play = settings.play()
     if settings.reward == "prefix":
-        rows = list(context.rows)[: settings.problems or None]
         prefixes = [
             prefix
             for number, row in enumerate(rows)
@@ -254,16 +316,12 @@ def make_roller(
         if not prefixes:
             raise InputError("no row of the corpus has a turn with a call")
         return PrefixRoller(prefixes, policy.codec, play)
-    if context.ground is None or not context.ground.problems:
-        raise InputError(
-            "rollouts need training problems and their catalogues",
-            remedy='name them with --suite and --catalogue, or use reward = "prefix"',
-        )
-    problems = context.ground.evenly(settings.problems, f"grpo-{context.seed}")
+    ground = _problems(ground)
+    problems = ground.evenly(settings.problems, f"grpo-{seed}")
     named = settings.teacher
     teacher = TeacherPolicy(upstream, named.model, where=named.base_url)
     asked = teacher if settings.reward == "on_policy" else None
-    return WorldRoller(problems, context.ground, policy.codec, play, asked)
+    return WorldRoller(problems, ground, policy.codec, play, asked)
 
 
 def shrink(settings: GrpoSettings) -> GrpoSettings:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+from accelerate.utils import gather_object  # type: ignore[import-untyped]
 from transformers import (
     Trainer,
     TrainerCallback,
@@ -22,7 +24,8 @@ from transformers.trainer_utils import get_last_checkpoint
 from palio.records import ConfigError, IntegrityError
 from palio.train.checkpoint import CHECKPOINT
 from palio.train.reporting import OwnRun, drop_states, ready, run_name
-from palio.train.rl.policy import Policy
+from palio.train.rl.audit import Audit
+from palio.train.rl.policy import Policy, ServedPolicy
 from palio.train.rl.rollouts import Roller, Rollout, checked, rollout_seed
 from palio.train.rows import trained_on
 from palio.train.settings import TrlSettings, shipped
@@ -53,14 +56,8 @@ def trl_fields(
         cuda: whether there is a GPU; None: look.
 
     Raises:
-        ConfigError: `launch` is set: these stages hold problems and rollouts in this process.
+        MissingDependencyError: what `report_to` names does not work here.
     """
-    if trl.launch:
-        raise ConfigError(
-            "`launch` starts training processes for SFT only",
-            where=str(out),
-            remedy="call train_kto, train_distill or train_grpo from a script under torchrun",
-        )
     on_gpu = torch.cuda.is_available() if cuda is None else cuda
     fields: dict[str, Any] = {
         "output_dir": str(out / STATES),
@@ -101,11 +98,35 @@ def trl_fields(
 def rolled(
     trainer: Trainer, policy: Policy, roller: Roller, keys: Sequence[str], seed: int
 ) -> list[Rollout]:
-    """One rollout for each key, with the weights as they stand; this process's part of a step."""
+    """One rollout for each key, with the weights as they stand; this process's part of a step.
+
+    Raises:
+        ConfigError: this process has but a share of the weights, and no server samples.
+    """
+    if not isinstance(policy, ServedPolicy) and sharded(trainer):
+        raise ConfigError(
+            "a policy whose weights are sharded over processes cannot be sampled in place",
+            remedy="let a vLLM server sample (grpo: `base_url`), or launch without FSDP and ZeRO-3",
+        )
+    trainer.accelerator.wait_for_everyone()  # the first process gives a server the new weights
     step, first = trainer.state.global_step, trainer.accelerator.process_index * len(keys)
     seeds = [rollout_seed(seed, step, key, first + number) for number, key in enumerate(keys)]
     with policy.sampler(trainer) as sampler:
         return checked(roller.roll(keys, seeds, sampler), policy.codec.end)
+
+
+def audits_of(rollouts: Sequence[Rollout]) -> list[Audit]:
+    """Audit counts of a step, those of the other processes too: all come to the same end."""
+    own = [rollout.audit for rollout in rollouts if rollout.audit is not None]
+    everyone: list[Audit] = gather_object(own)
+    return everyone
+
+
+def sharded(trainer: Trainer) -> bool:
+    """Whether each process of the trainer holds but a share of the weights."""
+    state: Any = trainer.accelerator.state
+    plugin = getattr(state, "deepspeed_plugin", None)
+    return bool(trainer.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))
 
 
 class MetricsFile(TrainerCallback):  # type: ignore[misc]
@@ -168,7 +189,8 @@ def last_state(out: Path) -> str | None:
     found = get_last_checkpoint(str(folder)) if folder.is_dir() else None
     while found is not None and not _complete(Path(found)):
         newest = Path(found)
-        newest.rename(newest.with_name(f"broken-{newest.name}"))
+        with suppress(FileNotFoundError):  # another process of the same trainer was first
+            newest.rename(newest.with_name(f"broken-{newest.name}"))
         found = get_last_checkpoint(str(folder))
     return found
 

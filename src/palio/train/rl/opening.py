@@ -11,6 +11,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from palio.records import ConfigError, InputError
+from palio.train.backend import Codec
 from palio.train.backends.job import adapter
 from palio.train.backends.weights import load_model, training_device
 from palio.train.checkpoint import seal
@@ -40,22 +41,24 @@ def open_policy(context: Context, checkpoint: Path | None, *, slots: int = 64) -
             )
         return OwnPolicy(checkpoint, slots=slots, threads=context.threads)
     if context.recipe.pretrained is not None:
-        return _pretrained(context.recipe.pretrained, context, checkpoint)
+        codec = context.backend.codec(checkpoint, context)
+        return pretrained_policy(context.recipe.pretrained, codec, checkpoint, context.seed)
     raise ConfigError("the recipe has no model")
 
 
-def _pretrained(shape: PretrainedModel, context: Context, checkpoint: Path | None) -> Policy:
+def pretrained_policy(
+    shape: PretrainedModel, codec: Codec, checkpoint: Path | None, seed: int
+) -> Policy:
     """The merged weights of the stage before, under a fresh adapter where the recipe has one.
 
     On the device where the trainer will have it: rollouts may come before there is a trainer.
     """
-    model: Any = load_model(shape, checkpoint, context.seed).to(training_device())
-    codec = context.backend.codec(checkpoint, context)
+    model: Any = load_model(shape, checkpoint, seed).to(training_device())
     tokenizer: Any = codec.tokenizer  # type: ignore[attr-defined]  # a PretrainedCodec
     if shape.lora is not None:
         import peft
 
-        torch.manual_seed(context.seed)
+        torch.manual_seed(seed)
         model = peft.get_peft_model(model, adapter(shape.lora))
     policy: TransformersPolicy
 

@@ -31,7 +31,7 @@ from palio.train.rl.advantages import (
 )
 from palio.train.rl.audit import audit_means, group_shares
 from palio.train.rl.credit import Told, check_teacher, credit_measures
-from palio.train.rl.hooks import rolled
+from palio.train.rl.hooks import audits_of, rolled
 from palio.train.rl.order import EpochSampler
 from palio.train.rl.policy import Policy
 from palio.train.rl.rollouts import Roller, Rollout
@@ -163,12 +163,12 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
         return torch.tensor(rows, dtype=torch.float32, device=completions.device)
 
     def _measure(self, everyone: Sequence[Told]) -> None:
-        """Group statistics over all processes; audit counts of this one."""
+        """Group statistics and audit counts, over the rollouts of all processes."""
         found = group_shares([each.success for each in everyone], self.scheme.group)
         found["success"] = sum(each.success for each in everyone) / len(everyone)
         found["unscored"] = sum(each.outcome is None for each in everyone) / len(everyone)
         found |= credit_measures(everyone)
-        audits = [rollout.audit for rollout in self.rolled if rollout.audit is not None]
+        audits = audits_of(self.rolled)
         if audits:
             found |= audit_means(audits)
             self._watch(found["calls/per_rollout"])
