@@ -117,6 +117,19 @@ def test_a_proof_is_good_once(open_session: Open) -> None:
     assert [event.emitted_by for event in run.dispatches] == [0, None, None]
 
 
+def test_a_call_is_the_model_s_once_with_a_proof_or_without(open_session: Open) -> None:
+    session = open_session(Replies(completion("", ("c1", "find_product", FIND))))
+    (made,) = asked(session)
+    session.dispatch("find_product", FIND)
+    session.dispatch("find_product", FIND, made["id"])
+    run = session.close()
+    assert [(event.nonce, event.emitted_by) for event in run.dispatches] == [
+        ("missing", 0),
+        ("valid", None),
+    ]
+    assert richness_verdict(run).richness == 0.5
+
+
 @pytest.mark.parametrize(("waited", "status"), [(59.9, "valid"), (60.1, "expired")])
 def test_a_proof_is_good_for_a_minute(
     open_session: Open, clock: Clock, waited: float, status: str
@@ -154,11 +167,21 @@ def test_strict_refuses_as_an_observation(open_session: Open) -> None:
     assert "red mug" in session.dispatch("find_product", FIND, made["id"]).result
     assert session.dispatch("find_product", FIND, made["id"]).error
     run = session.close()
-    assert [(event.nonce, bool(event.error)) for event in run.dispatches] == [
-        ("missing", True),
-        ("valid", False),
-        ("replayed", True),
-    ]
+    seen = [(event.nonce, bool(event.error), event.emitted_by) for event in run.dispatches]
+    assert seen == [("missing", True, None), ("valid", False, 0), ("replayed", True, None)]
+    (shown,) = [message for message in run.messages if message.role == "tool"]
+    assert "red mug" in (shown.content or "")  # what the model asked for, not what was refused
+
+
+def test_a_result_stands_below_the_turn_that_is_proven_to_have_asked(open_session: Open) -> None:
+    text = f'<tool_call>{{"name":"find_product","arguments":{FIND}}}</tool_call>'
+    session = open_session(Replies(completion(text)))
+    session.complete({"messages": ASK})
+    again = session.complete({"messages": [*ASK, {"role": "user", "content": "again"}]})
+    session.dispatch("find_product", FIND, "", again[NONCES_FIELD][0]["nonce"])
+    run = session.close()
+    assert run.dispatches[0].emitted_by == 1
+    assert run.messages[-1].tool_call_id == run.messages[-2].tool_calls[0].id == "call-1-0"
 
 
 def test_off_leaves_ids_alone(open_session: Open) -> None:

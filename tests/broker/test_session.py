@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palio.broker.conversation import build_messages, conversation_after
+from palio.broker.conversation import build_messages
 from palio.broker.limits import Limits
 from palio.broker.refusals import RefusedError, RunOver
 from palio.broker.session import Session
@@ -364,11 +364,12 @@ def test_requests_can_be_rebuilt_from_their_new_parts(requests: list[list[str]])
     session = Session(AgentRef(name="a"), PROBLEM, tiny_world(), Replies(completion("a")))
     for texts in requests:
         ask(session, [{"role": "user", "content": text} for text in texts])
-    events = session.close().inferences
-    for at, texts in enumerate(requests):
-        *seen, said = conversation_after(events[: at + 1])
-        assert [message.content for message in seen] == texts
-        assert said.content == "a"
+    history: list[Message] = []
+    for event, texts in zip(session.close().inferences, requests, strict=True):
+        history = [*history[: event.prefix], *event.request]
+        assert [message.content for message in history] == texts
+        assert event.completion is not None
+        history.append(event.completion)
 
 
 def test_no_completion_after_the_end(open_session: Open) -> None:

@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from palio.broker.emission import read_emission
-from palio.broker.ledger import Ledger
-from palio.records import (
-    DispatchEvent,
-    Event,
-    InferenceEvent,
-    Message,
-    ToolCall,
-)
+from palio.broker.ledger import Emitted, Ledger
+from palio.records import DispatchEvent, Event, Message, ToolCall
 from palio.world.tools import ToolReply, tool_message
 
 
@@ -45,7 +39,7 @@ def build_messages(query: str, events: Sequence[Event]) -> tuple[Message, ...]:
     history: list[Message] = []
     for event in events:
         if isinstance(event, DispatchEvent):
-            place = ledger.consume(event.tool, event.arguments, event.call_id)
+            place = _place(event, ledger)
             if place is not None:
                 turn = by_seq[place.seq]
                 call_id = turn.assistant.tool_calls[place.position].id
@@ -73,14 +67,11 @@ def build_messages(query: str, events: Sequence[Event]) -> tuple[Message, ...]:
     return (*opening, *(message for turn in turns for message in turn.messages()))
 
 
-def conversation_after(events: Sequence[InferenceEvent]) -> list[Message]:
-    """The messages that the model had seen and said after the last of `events`."""
-    history: list[Message] = []
-    for event in events:
-        history = [*history[: event.prefix], *event.request]
-        if event.completion is not None:
-            history.append(event.completion)
-    return history
+def _place(event: DispatchEvent, ledger: Ledger) -> Emitted | None:
+    """The call that an event carried out, among those of the completion that it names."""
+    if event.emitted_by is None:
+        return None
+    return ledger.consume(event.tool, event.arguments, event.call_id, seq=event.emitted_by)
 
 
 def _added(history: Sequence[Message]) -> list[Message]:

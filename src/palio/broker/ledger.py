@@ -34,10 +34,21 @@ class Ledger:
         for index, call in enumerate(calls):
             self._open[Emitted(seq, index)] = call
 
-    def consume(self, tool: str, arguments: str, call_id: str = "") -> Emitted | None:
-        """The emitted call that this dispatch carries out, now used up; None if there is none."""
+    def consume(
+        self, tool: str, arguments: str, call_id: str = "", *, seq: int | None = None
+    ) -> Emitted | None:
+        """The emitted call that this dispatch carries out, now used up; None if there is none.
+
+        Args:
+            tool: its name.
+            arguments: its argument JSON.
+            call_id: the id that it names, "" for none.
+            seq: only calls of this event count; None: those of all.
+        """
         for place, call in self._open.items():
             if call.function.name != tool or (call_id and call.id and call.id != call_id):
+                continue
+            if seq is not None and place.seq != seq:
                 continue
             given = call.function.arguments
             if given == arguments or self._key(tool, given) == self._key(tool, arguments):

@@ -165,10 +165,14 @@ class RunRecord:
         return event
 
     def _placed(self, tool: str, arguments: str, call_id: str, proof: Proof) -> Emitted | None:
-        """The emitted call that a dispatch carries out: the proven one, else by what it says."""
+        """The emitted call that a dispatch carries out: the proven one, else by what it says.
+
+        None where that call was carried out before, and for what strict proofs refused.
+        """
         if proof.status == "valid" and proof.place is not None:
-            self._ledger.consume_place(proof.place)
-            return proof.place
+            return proof.place if self._ledger.consume_place(proof.place) else None
+        if self.mint.policy.mode == "strict":
+            return None
         return self._ledger.consume(tool, arguments, call_id)
 
     def add_inference(
