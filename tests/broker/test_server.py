@@ -186,6 +186,30 @@ def test_a_failing_upstream_is_a_clear_answer(
     assert (run.ending, run.fault and run.fault.code) == (Ending.infra, code)
 
 
+class Broken:
+    """An upstream with a bug, asked on the broker's loop."""
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        raise AssertionError("asked on a thread")
+
+    async def acomplete(self, body: dict[str, Any]) -> dict[str, Any]:
+        raise KeyError(body["model"])
+
+
+def test_a_bug_of_an_upstream_on_the_loop_is_the_platform_s_too(
+    server: BrokerServer, open_session: Open
+) -> None:
+    session = open_session(Broken())
+    with Client(server.register(session)) as client:
+        status, body, _ = client("POST", "/v1/chat/completions", {"messages": ASK})
+    assert (status, body["error"]["code"]) == (502, "upstream_server_error")
+    run = session.close()
+    assert (run.ending, run.fault and run.fault.code) == (
+        Ending.infra,
+        FaultCode.upstream_server_error,
+    )
+
+
 def test_over_a_real_model_server(server: BrokerServer, open_session: Open) -> None:
     with (
         ModelServer(500, "good").running() as models,

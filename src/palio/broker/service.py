@@ -25,7 +25,7 @@ from palio.broker.routes import (
 )
 from palio.broker.session import Session
 from palio.broker.streaming import sse_events
-from palio.broker.upstream import ask
+from palio.broker.upstream import AsyncUpstream, ask, ask_async
 from palio.broker.wire import load_json
 from palio.records import InputError, PalioError
 
@@ -146,12 +146,8 @@ class Service:
 
     async def _relay(self, session: Session, ticket: Ticket) -> Any:
         upstream = session.upstream
-        acomplete = getattr(upstream, "acomplete", None)
-        if acomplete is not None:
-            try:
-                return await acomplete(ticket.body)
-            except PalioError as error:
-                return error
+        if isinstance(upstream, AsyncUpstream):
+            return await ask_async(upstream, ticket.body)
         return await asyncio.get_running_loop().run_in_executor(
             self._pool, ask, upstream, ticket.body
         )

@@ -34,6 +34,14 @@ class Upstream(Protocol):
         """
 
 
+@runtime_checkable
+class AsyncUpstream(Protocol):
+    """An upstream that needs no thread to wait in."""
+
+    async def acomplete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """See `Upstream.complete`; for callers on any event loop."""
+
+
 class RejectedError(PalioError):
     """The model server refuses this request (400, 413, 422: too long, malformed): the agent's."""
 
@@ -93,18 +101,30 @@ def error_of(fields: Mapping[str, Any]) -> PalioError:
 
 
 def ask(upstream: Upstream, body: dict[str, Any]) -> dict[str, Any] | PalioError:
-    """The upstream's response, or the palio error it raised; any other exception is its bug."""
+    """The upstream's response, or what it failed with; any other exception is its bug."""
     try:
         return upstream.complete(body)
-    except PalioError as error:
-        if isinstance(error, UpstreamError | RejectedError):
-            return error
-        return RejectedError(error.what, where=error.where, remedy=error.remedy)
     except Exception as error:  # noqa: BLE001 - an upstream's bug is the platform's fault
-        return UpstreamError(
-            f"the upstream raised {type(error).__name__}: {error}"[:300],
-            code=FaultCode.upstream_server_error,
-        )
+        return _failure(error)
+
+
+async def ask_async(upstream: AsyncUpstream, body: dict[str, Any]) -> dict[str, Any] | PalioError:
+    """The same on an event loop."""
+    try:
+        return await upstream.acomplete(body)
+    except Exception as error:  # noqa: BLE001 - see `ask`
+        return _failure(error)
+
+
+def _failure(error: Exception) -> PalioError:
+    if isinstance(error, UpstreamError | RejectedError):
+        return error
+    if isinstance(error, PalioError):
+        return RejectedError(error.what, where=error.where, remedy=error.remedy)
+    return UpstreamError(
+        f"the upstream raised {type(error).__name__}: {error}"[:300],
+        code=FaultCode.upstream_server_error,
+    )
 
 
 class HttpUpstream:
