@@ -49,6 +49,22 @@ def test_equal_seeds_give_byte_identical_files(tmp_path: Path, config: str) -> N
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["--kind", "webb"], "no kind of problems is called 'webb'"),
+        (["--config", "small"], "no world is named 'small'"),
+        (["--kind", "web", "--config", "small"], "no world is named 'small'"),
+    ],
+)
+def test_what_is_not_known_is_not_generated(tmp_path: Path, options: list[str], what: str) -> None:
+    out = tmp_path / "out"
+    result = CliRunner().invoke(app, ["generate", "--out", str(out), *options])
+    assert isinstance(result.exception, ConfigError)
+    assert what in str(result.exception)
+    assert not out.exists()
+
+
 def test_compact_products_are_compact() -> None:
     shops = {product.shop_id for product in COMPACT.catalogue}
     assert not shops & set(COMPACT.catalogue.products)

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from palio.cli.world import warn_of
 
-    from palio.judging import OutcomeScorer
+if TYPE_CHECKING:
     from palio.judging.vectors import VectorReport
-    from palio.records import OutcomeVerdict, Problem, Profile, Trajectory
 
 app = typer.Typer(help="Outcome scores by rule.", no_args_is_help=True)
 
@@ -95,7 +93,9 @@ def _show(report: VectorReport, *, as_json: bool) -> None:
 def run(
     folder: Path = typer.Argument(..., help="Run folder with trajectories.jsonl, or such a file."),
     suite: Path = typer.Option(..., help="The suite that was run (palio suite or task file)."),
-    catalogue: Path = typer.Option(..., help="Catalogue folder or product file."),
+    catalogue: list[Path] = typer.Option(
+        ..., help="Catalogue of the runs: folder or product file; repeat for several."
+    ),
     profile: list[str] = typer.Option(["oro"], help="upstream, oro, strict; may be repeated."),
     encoder: str = typer.Option("lexical", help="lexical, minilm or precomputed."),
     vectors_file: Path | None = typer.Option(
@@ -105,20 +105,25 @@ def run(
 ) -> None:
     """Score stored trajectories again, without running them; old verdicts are kept."""
     from palio.cli.judge import stored, summarise
-    from palio.judging import OutcomeScorer, encoder_named
+    from palio.judging import encoder_named
     from palio.judging.store import VERDICTS, append_verdicts
     from palio.records import PROFILES, ConfigError
-    from palio.world import read_catalogue
+    from palio.rollout.verdicts import Panel
+    from palio.suites.files import read_any_suite
+    from palio.world.catalogue import read_catalogues
 
     profiles = [name for name in PROFILES if name in profile]
     unknown = [name for name in profile if name not in PROFILES]
     if unknown:
         raise ConfigError(f"no profile {unknown[0]!r}", remedy=f"one of {', '.join(PROFILES)}")
-    scorer = OutcomeScorer(
-        read_catalogue(catalogue)[0].products, encoder_named(encoder, vectors_file)
-    )
+    read, bad_rows = read_any_suite(suite)
+    held, bad_lines = read_catalogues(catalogue)
+    warn_of((*bad_rows, *bad_lines))
+    products = {name: each.products for name, each in held.items()}
+    titles = encoder_named(encoder, vectors_file)
+    panel = Panel(read.problems, products, profiles, titles, unknown="refuse")
     where, trajectories = stored(folder)
-    verdicts = list(_verdicts(scorer, _problems(suite), trajectories, profiles))
+    verdicts = [verdict for each in trajectories for verdict in panel.outcomes(each)]
     append_verdicts(where / VERDICTS, verdicts)
     counts: dict[str, Any] = {
         name: {
@@ -129,40 +134,3 @@ def run(
         for name in profiles
     }
     summarise(where / VERDICTS, counts, as_json=as_json)
-
-
-def _verdicts(
-    scorer: OutcomeScorer,
-    problems: dict[str, Problem],
-    trajectories: Iterable[Trajectory],
-    profiles: list[Profile],
-) -> Iterable[OutcomeVerdict]:
-    from palio.records import InputError
-
-    for trajectory in trajectories:
-        problem = problems.get(trajectory.problem_id)
-        if problem is None:
-            raise InputError(
-                f"trajectory {trajectory.trajectory_id} is about problem "
-                f"{trajectory.problem_id!r}, which is not in the suite",
-                remedy="name the suite that was run",
-            )
-        for profile in profiles:
-            yield scorer.verdict(problem, trajectory, profile)
-
-
-def _problems(path: Path) -> dict[str, Problem]:
-    from palio.records import InputError
-    from palio.suites import read_suite
-    from palio.world.importing import import_suite
-
-    try:
-        suite = read_suite(path)
-    except InputError:
-        suite, rejects = import_suite(path)
-        if rejects:
-            first = rejects[0]
-            raise InputError(
-                f"bad task row: {first.detail}", where=f"{first.file}:{first.line}"
-            ) from None
-    return {problem.problem_id: problem for problem in suite.problems}

@@ -74,10 +74,12 @@ def generate(
     as_json: bool = AS_JSON,
 ) -> None:
     """Generate a catalogue with hard decoys and a suite of problems for it."""
+    from palio.records import ConfigError
+
+    if kind not in ("shopping", "web"):
+        raise ConfigError(f"no kind of problems is called {kind!r}", remedy="shopping or web")
     if kind == "web":
         if bank:
-            from palio.records import ConfigError
-
             raise ConfigError("web problems have no paraphrase banks", remedy="leave --bank out")
         _generate_web(out, config, products, problems, seed, as_json)
         return
@@ -109,14 +111,18 @@ def _generate_web(
     """Catalogue, documents and a suite of web problems."""
     import msgspec
 
-    from palio.records import Suite
+    from palio.records import ConfigError, Suite
     from palio.suites import write_suite
     from palio.world.documents import DOCUMENTS, write_documents
     from palio.world.synthesis import WebConfig, synthesise_web, write_synthesis
 
     given = {"products": products, "problems": problems}
     asked = {"seed": seed, "world": config, **{name: n for name, n in given.items() if n}}
-    made = synthesise_web(msgspec.convert(asked, WebConfig))
+    try:
+        wanted = msgspec.convert(asked, WebConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"no world is named {config!r}", remedy="compact or full") from error
+    made = synthesise_web(wanted)
     out.mkdir(parents=True, exist_ok=True)
     suite = Suite(suite_id=made.config.name, version=made.config.generator, problems=made.problems)
     write_suite(suite, out / "suite.json")

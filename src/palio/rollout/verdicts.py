@@ -150,6 +150,29 @@ class Panel:
         Raises:
             InputError: it is of an unknown problem or catalogue, and those are refused.
         """
+        problem, name, products = self._facts(trajectory)
+        unresolved = None
+        if products is not None:
+            unresolved = tuple(one for one in recommended(trajectory) if one not in products)
+        return Verdicts(
+            outcomes=self._outcomes(trajectory, problem, name, products),
+            reasoning=None if trajectory.salvaged else self.judge.verdict(trajectory),
+            richness=richness_verdict(trajectory),
+            unresolved=unresolved,
+        )
+
+    def outcomes(self, trajectory: Trajectory) -> tuple[OutcomeVerdict, ...]:
+        """The outcome alone, one verdict a profile; () where it cannot be told.
+
+        Raises:
+            InputError: see `verdicts`.
+        """
+        return self._outcomes(trajectory, *self._facts(trajectory))
+
+    def _facts(
+        self, trajectory: Trajectory
+    ) -> tuple[Problem | None, str, Mapping[str, Product] | None]:
+        """Its problem, and the name and the products of its catalogue."""
         problem = self._problem(trajectory)
         name = self._catalogue(trajectory, problem)
         products = self.catalogues.get(name)
@@ -158,20 +181,21 @@ class Panel:
                 f"the {'catalogue' if products is None else 'problem'} of this run is not among "
                 "those given",
                 where=f"run {trajectory.trajectory_id}: {trajectory.problem_id} in {name}",
+                remedy="name the suite and the catalogues that it was made with",
             )
-        outcomes: tuple[OutcomeVerdict, ...] = ()
-        unresolved = None
-        if products is not None:
-            unresolved = tuple(one for one in recommended(trajectory) if one not in products)
-        if problem is not None and products is not None:
-            scorer = self._scorer(name, products)
-            outcomes = tuple(scorer.verdict(problem, trajectory, p) for p in self.profiles)
-        return Verdicts(
-            outcomes=outcomes,
-            reasoning=None if trajectory.salvaged else self.judge.verdict(trajectory),
-            richness=richness_verdict(trajectory),
-            unresolved=unresolved,
-        )
+        return problem, name, products
+
+    def _outcomes(
+        self,
+        trajectory: Trajectory,
+        problem: Problem | None,
+        name: str,
+        products: Mapping[str, Product] | None,
+    ) -> tuple[OutcomeVerdict, ...]:
+        if problem is None or products is None:
+            return ()
+        scorer = self._scorer(name, products)
+        return tuple(scorer.verdict(problem, trajectory, profile) for profile in self.profiles)
 
     def _problem(self, trajectory: Trajectory) -> Problem | None:
         if not trajectory.catalogue:
