@@ -12,7 +12,7 @@ from palio.agents.registry import find_agent
 from palio.agents.scripted import ScriptedUpstream
 from palio.cli.score import app
 from palio.judging.store import VERDICTS, read_verdicts
-from palio.records import InputError, Suite
+from palio.records import InputError, Problem, Suite
 from palio.rollout import Job, run_suite
 from palio.sandbox.inline import InlineDriver
 from palio.suites.files import write_suite
@@ -25,7 +25,8 @@ WORLDS = {"one": 3, "two": 4}
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     """Runs in two worlds, whose catalogues and suite lie beside them."""
-    jobs, problems = [], []
+    jobs: list[Job] = []
+    problems: list[Problem] = []
     for name, seed in WORLDS.items():
         world, made = small(seed)
         write_catalogue(world.catalogue, tmp_path / name)

@@ -12,6 +12,7 @@ import pytest
 
 from palio.corpus.shards import plan, run
 from palio.corpus.shards.shard import MANIFEST
+from palio.corpus.shards.storage import inputs_of
 from tests.shards.making import LENIENT, mixed_rows, write_rows
 
 fsspec = pytest.importorskip("fsspec", reason="object storage needs fsspec")
@@ -65,6 +66,27 @@ def s3(_: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 STORES: dict[str, Any] = {"memory": memory, "file": files, "s3": s3}
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_what_lies_beside_runs_is_no_input(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    write_rows(folder / "trajectories.jsonl", mixed_rows(4))
+    for name in ("run.json", "manifest.json", "verdicts.jsonl", "record/journal.chain"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("{}\n")
+    (folder / "more").mkdir()
+    write_rows(folder / "more" / "day.jsonl", mixed_rows(4))
+    assert inputs_of([str(folder)]) == tuple(
+        str(folder / name) for name in ("more/day.jsonl", "trajectories.jsonl")
+    )
+    with STORES[kind](tmp_path, monkeypatch) as root:
+        system, where = fsspec.core.url_to_fs(root)
+        system.put(str(folder), where, recursive=True)
+        found = [name.rpartition("/")[2] for name in inputs_of([root])]
+        assert found == ["day.jsonl", "trajectories.jsonl"]
 
 
 @pytest.mark.filterwarnings("ignore:.*utcnow.*:DeprecationWarning")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import glob
 import zlib
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 import zstandard
@@ -60,17 +60,10 @@ def named_files(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
         if name == STDIN or path.is_file():
             files.append(name)
         elif path.is_dir():
-            below = sorted(p for p in path.rglob("*") if p.is_file())
-            held = {p.parent for p in below if p.name.startswith("trajectories")}
-            runs = {p.parent for p in below if p.name.startswith("trajectories.") and _is_run(p)}
-            for file in below:
-                hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-                plain = file.name.removesuffix(".gz").removesuffix(".zst")
-                readable = plain.endswith(SUFFIXES) and not hidden
-                beside = file.parent in runs and not file.name.startswith("trajectories")
-                beside |= file.parent in held and file.name.startswith("verdicts")
-                passed = beside or _is_twin(file) or _is_of_shard(file) or file.name == _MANIFEST
-                (files if readable and not passed else others).append(str(file))
+            below = (p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
+            read, passed = sort_out(below)
+            files += [str(path / each) for each in read]
+            others += [str(path / each) for each in passed]
         else:
             matches = sorted(m for m in glob.glob(name, recursive=True) if Path(m).is_file())  # noqa: PTH207 - absolute patterns too
             if not matches:
@@ -79,19 +72,44 @@ def named_files(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
     return tuple(dict.fromkeys(files)), tuple(dict.fromkeys(others))
 
 
-def _is_run(trajectories: Path) -> bool:
-    return any(trajectories.with_name(name).is_file() for name in ("run.json", _MANIFEST))
+def sort_out(below: Iterable[str]) -> tuple[list[str], list[str]]:
+    """(to read, passed over) of the files below a folder, each in name order; see `named_files`.
+
+    Args:
+        below: their paths relative to the folder, with slashes, wherever the folder lies.
+    """
+    paths = sorted(map(PurePosixPath, below))
+    there = set(paths)
+    held = {p.parent for p in paths if p.name.startswith("trajectories")}
+    runs = {
+        p.parent
+        for p in paths
+        if p.name.startswith("trajectories.")
+        and any(p.with_name(name) in there for name in ("run.json", _MANIFEST))
+    }
+    read: list[str] = []
+    passed: list[str] = []
+    for path in paths:
+        beside = path.parent in runs and not path.name.startswith("trajectories")
+        beside |= path.parent in held and path.name.startswith("verdicts")
+        beside |= _is_twin(path, there) or _is_of_shard(path, there) or path.name == _MANIFEST
+        hidden = any(part.startswith(".") for part in path.parts)
+        plain = path.name.removesuffix(".gz").removesuffix(".zst")
+        (read if plain.endswith(SUFFIXES) and not hidden and not beside else passed).append(
+            str(path)
+        )
+    return read, passed
 
 
-def _is_twin(file: Path) -> bool:
-    return file.suffix == ".parquet" and file.with_suffix(".jsonl").is_file()
+def _is_twin(file: PurePosixPath, there: set[PurePosixPath]) -> bool:
+    return file.suffix == ".parquet" and file.with_suffix(".jsonl") in there
 
 
-def _is_of_shard(file: Path) -> bool:
+def _is_of_shard(file: PurePosixPath, there: set[PurePosixPath]) -> bool:
     """Whether a file is the manifest or the rejects of a shard that lies beside it."""
     for ending in (".manifest.json", ".rejects.jsonl.zst"):
         if file.name.endswith(ending):
-            return file.with_name(file.name.removesuffix(ending) + ".parquet").is_file()
+            return file.with_name(file.name.removesuffix(ending) + ".parquet") in there
     return False
 
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from palio.corpus.readers.sources import sort_out
 from palio.records import InputError, MissingDependencyError
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -47,6 +48,8 @@ def _remote(name: str) -> tuple[Any, str]:
 def inputs_of(names: list[str]) -> tuple[str, ...]:
     """The trace files that names stand for: files, folders, patterns and URLs of those, sorted.
 
+    What lies beside traces in a folder is passed over, as `palio corpus import` does.
+
     Raises:
         InputError: a name stands for nothing.
     """
@@ -66,7 +69,8 @@ def _matches(name: str) -> list[str]:
     if path.is_file():
         return [name]
     if path.is_dir():
-        return sorted(str(p) for p in path.rglob("*") if p.is_file() and _is_trace(p.name))
+        below = (p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
+        return [str(path / each) for each in sort_out(below)[0] if _is_trace(each)]
     return sorted(m for m in glob.glob(name, recursive=True) if Path(m).is_file())  # noqa: PTH207
 
 
@@ -75,14 +79,14 @@ def _matches_at(name: str) -> list[str]:
     if any(mark in path for mark in "*?["):
         return sorted(system.unstrip_protocol(p) for p in system.glob(path))
     if system.isdir(path):
-        below = sorted(system.find(path))
-        return [system.unstrip_protocol(p) for p in below if _is_trace(p.rsplit("/", 1)[-1])]
+        below = (found.removeprefix(path).lstrip("/") for found in system.find(path))
+        read = (each for each in sort_out(below)[0] if _is_trace(each))
+        return [system.unstrip_protocol(f"{path.rstrip('/')}/{each}") for each in read]
     return [system.unstrip_protocol(path)] if system.exists(path) else []
 
 
 def _is_trace(name: str) -> bool:
-    if name.startswith("."):
-        return False
+    """Whether a shard can be made of a file of that name; Parquet is no text of lines."""
     for packed in _PACKED:
         name = name.removesuffix(packed)
     return name.endswith(SUFFIXES)
