@@ -20,12 +20,11 @@ from palio.evaluate.floors import (
     gap_to_floor,
     wanted_items,
 )
+from palio.evaluate.loading import evaluated, load_result
 from palio.evaluate.policy import (
     EvalSettings,
     Policy,
     evaluate_policy,
-    evaluated,
-    load_result,
     sampled,
 )
 from palio.evaluate.report import render_report

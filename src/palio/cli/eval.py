@@ -37,7 +37,7 @@ app.command()(steps)
 def floors(
     suite: Path = SUITE,
     catalogue: list[Path] = CATALOGUES,
-    seed: int = typer.Option(0, "--seed", help="Seed of drawn answers and intervals."),
+    seed: int = typer.Option(0, "--seed", min=0, help="Seed of drawn answers and intervals."),
     tools: str = typer.Option("7", "--tools", help="Tools of the ceiling: 4, 7, or names."),
     world: str = WORLD,
     encoder: str = ENCODER,
@@ -68,8 +68,8 @@ def compare(
     """Two greedy evaluations paired by problem: difference, interval, exact test, Holm."""
     import msgspec
 
+    from palio.evaluate.loading import check_alike, load_result
     from palio.evaluate.pairing import compare_results
-    from palio.evaluate.policy import check_alike, load_result
     from palio.evaluate.tables import comparison_table
     from palio.suites.clusters import leak_clusters
 

@@ -12,7 +12,11 @@ from palio.cli.eval_inputs import profile_named, rollouts_at
 from palio.cli.world import WORLD, warn_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from palio.evaluate.diagnosis import Diagnosis
+    from palio.world.catalogue import Catalogue
+    from palio.world.tools import Toolbox
 
 
 def diagnose(
@@ -29,19 +33,16 @@ def diagnose(
 ) -> None:
     """Ask a teacher, on the policy's own history, where the policy first went another way."""
     from contextlib import ExitStack
-    from functools import cache
 
     from palio.agents.scripted import ScriptedUpstream
     from palio.broker.upstream import HttpUpstream, Upstream
     from palio.evaluate.diagnosis import check_suite_of
     from palio.evaluate.diagnosis import diagnose as diagnose_all
     from palio.evaluate.rollouts import read_identity, read_rollouts
-    from palio.records import InputError, Trajectory, to_json
+    from palio.records import Trajectory, to_json
     from palio.suites.files import read_suite
     from palio.world.artefacts import write_lines
     from palio.world.catalogue import read_catalogues
-    from palio.world.tools import Toolbox
-    from palio.world.world import world_of_catalogue
 
     success_of = profile_named(profile)
     evaluation = rollouts_at(evaluation)
@@ -51,18 +52,7 @@ def diagnose(
     found, rejects = read_catalogues(catalogue)
     warn_of(rejects)
 
-    @cache
-    def tools_of(name: str) -> Toolbox:
-        if name not in found:
-            raise InputError(f"no catalogue {name!r}", remedy="name it with --catalogue")
-        made = world_of_catalogue(found[name], world)
-        if made.digest != identity.get("worlds", {}).get(name, made.digest):
-            raise InputError(
-                f"the evaluation was made in another world than catalogue {name!r} gives",
-                where=str(evaluation),
-                remedy="name the catalogue and the --world that it was made with",
-            )
-        return Toolbox(made)
+    tools_of = _toolboxes(found, world, evaluation)
 
     def toolbox(trajectory: Trajectory) -> Toolbox:
         return tools_of(trajectory.catalogue)
@@ -87,6 +77,35 @@ def diagnose(
         typer.echo(to_json(told).decode())
     else:
         _show(told)
+
+
+def _toolboxes(
+    found: Mapping[str, Catalogue], world: str, evaluation: Path
+) -> Callable[[str], Toolbox]:
+    """Catalogue id -> its tools, in the world that the evaluation was made in."""
+    from functools import cache
+
+    from palio.evaluate.rollouts import read_identity
+    from palio.records import InputError
+    from palio.world.tools import Toolbox
+    from palio.world.world import world_of_catalogue
+
+    worlds = read_identity(evaluation)["worlds"]
+
+    @cache
+    def tools_of(name: str) -> Toolbox:
+        if name not in found:
+            raise InputError(f"no catalogue {name!r}", remedy="name it with --catalogue")
+        made = world_of_catalogue(found[name], world)
+        if made.digest != worlds.get(name):
+            raise InputError(
+                f"the evaluation was made in another world than catalogue {name!r} gives",
+                where=str(evaluation),
+                remedy="name the catalogue and the --world that it was made with",
+            )
+        return Toolbox(made)
+
+    return tools_of
 
 
 def _show(told: Diagnosis) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from palio.evaluate.floors import FloorResult
     from palio.judging.encoders import TitleEncoder
     from palio.records import Problem
-    from palio.world.catalogue import Catalogue
     from palio.world.world import World
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
@@ -98,6 +96,7 @@ def problems_of(suite: Path, limit: int, corpus: Path | None, pool: str) -> tupl
 
 def exam_of(problems: tuple[Problem, ...], catalogue: list[Path], world: str, encoder: str) -> Exam:
     """The problems with their worlds, built now; rejected rows are told on standard error."""
+    from palio.evaluate.solvable import unsolvable
     from palio.judging.encoders import encoder_named
     from palio.suites.clusters import leak_clusters
     from palio.world.catalogue import read_catalogues
@@ -105,34 +104,10 @@ def exam_of(problems: tuple[Problem, ...], catalogue: list[Path], world: str, en
 
     found, rejects = read_catalogues(catalogue)
     warn_of(rejects)
-    _warn_of_missing(problems, found)
+    titles = encoder_named(encoder)
+    for name, lost in unsolvable(problems, found, titles).items():
+        text = f"warning: {len(lost)} problems cannot be solved in {name!r}, {lost[0]!r} first"
+        typer.secho(text, fg="yellow", err=True)
     worlds = {name: world_of_catalogue(held, world) for name, held in found.items()}
     clusters = leak_clusters(problems).cluster_of
-    return Exam(problems, worlds, encoder_named(encoder), clusters)
-
-
-def _warn_of_missing(problems: tuple[Problem, ...], found: Mapping[str, Catalogue]) -> None:
-    """A target that a catalogue does not have cannot be found; if none is there, it is another one.
-
-    Raises:
-        InputError: a catalogue has no target of any of its problems.
-    """
-    from palio.records import InputError
-
-    for name, catalogue in sorted(found.items()):
-        own = [problem for problem in problems if problem.catalogue == name]
-        wanting = [
-            problem.problem_id
-            for problem in own
-            if any(each.product_id not in catalogue.products for each in problem.rewards)
-        ]
-        if wanting and len(wanting) == len(own):
-            raise InputError(
-                f"catalogue {name!r} has not the products that any of its {len(own)} problems asks "
-                "for: it is not the one that the suite was made with",
-                remedy="name the catalogue that the suite was made with",
-            )
-        if wanting:
-            text = f"catalogue {name!r} lacks products that {len(wanting)} of {len(own)} problems "
-            text += f"ask for, {wanting[0]} first: they cannot be solved"
-            typer.secho(f"warning: {text}", fg="yellow", err=True)
+    return Exam(problems, worlds, titles, clusters)

@@ -54,7 +54,7 @@ def run(
     ),
     k: int = typer.Option(0, "--k", min=0, help="Also draw k samples a problem for pass@k."),
     temperature: float = typer.Option(1.0, "--temperature", min=0.01, help="Of the k samples."),
-    seed: int = typer.Option(0, "--seed", help="Seed of samples and intervals."),
+    seed: int = typer.Option(0, "--seed", min=0, help="Seed of samples and intervals."),
     threads: int = typer.Option(16, "--threads", min=1, help="Rollouts in flight, a worker."),
     max_tokens: int = typer.Option(0, "--max-tokens", min=0, help="Of one turn; 0: the server's."),
     seconds: float = typer.Option(300.0, "--seconds", min=1.0, help="Wall clock of a rollout."),

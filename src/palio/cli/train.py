@@ -224,7 +224,7 @@ def card(
         if suite is None:
             raise ConfigError("evaluations need the suite that they were made on: --suite")
         from palio.cli.eval_inputs import rollouts_at
-        from palio.evaluate.policy import evaluated, load_result
+        from palio.evaluate.loading import evaluated, load_result
         from palio.suites.files import read_suite
 
         read = read_suite(suite)

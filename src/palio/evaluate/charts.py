@@ -117,7 +117,7 @@ def asr_chart(series: Sequence[RateSeries], *, title: str = "") -> str:
         axes.set_xticks(range(len(groups)), [_group_label(series, group) for group in groups])
         axes.tick_params(axis="x", labelcolor=INK)
         _percent_scale(axes, series)
-        axes.set_ylabel("strict success")
+        axes.set_ylabel("ASR, profile oro")
         if series:
             figure.legend(loc="outside upper left", ncols=min(5, len(series)))
         return svg(figure, name="asr", label=title or "Success rate by intent with 95 % intervals")
@@ -193,7 +193,7 @@ def standings_chart(rows: Sequence[RaceRow]) -> str:
         axes.set_xlim(0, 1.0)
         axes.set_ylim(-0.6, max(0.6, len(rows) - 0.4))
         axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        axes.set_xlabel("bar: final score · dot and line: strict success, 95 % interval")
+        axes.set_xlabel("bar: final score · dot and line: success rate, 95 % interval")
         return svg(figure, name="standings", label="Race standings with success intervals")
 
 
@@ -319,7 +319,8 @@ def paired_chart(comparisons: Sequence[Comparison]) -> str:
         axes.set_ylim(-0.6, max(0.6, len(rows) - 0.4))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _points(x / 100, 0)))
         title = f"{rows[0].a} minus {rows[0].b}" if rows else ""
-        axes.set_xlabel(f"{clipped(title, 60)}, points of strict success, 95 % interval (Tango)")
+        profile = f", profile {rows[0].profile}" if rows else ""
+        axes.set_xlabel(f"{clipped(title, 60)}, points of ASR{profile}, 95 % interval (Tango)")
         return svg(figure, name="paired", label="Paired differences by intent with intervals")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from palio.agents.scripted import ScriptedUpstream
+from palio.agents.scripted import MODELS, ScriptedUpstream
 from palio.agents.spec import policy_agent
 from palio.broker.upstream import HttpUpstream, Upstream, no_upstream
 from palio.evaluate.pin import ModelPin, checkpoint_pin, endpoint_pin, loaded_pin
@@ -37,7 +37,7 @@ class PolicySource:
         name: in tables; by default the model's.
 
     Raises:
-        ConfigError: none or more than one is named.
+        ConfigError: none or more than one is named, or no such program.
     """
 
     model: str = ""
@@ -53,6 +53,10 @@ class PolicySource:
                 "name one policy",
                 remedy="--checkpoint DIR, or --base-url URL --model NAME, "
                 "or --model scripted-careful",
+            )
+        if scripted and self.model not in MODELS:
+            raise ConfigError(
+                f"there is no scripted model {self.model!r}", remedy=f"one of {', '.join(MODELS)}"
             )
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from palio.evaluate.policy import load_result
+from palio.evaluate.loading import load_result
 from palio.evaluate.report_data import StageResult
 from palio.evaluate.results import EvalResult
 from palio.evaluate.rollouts import IDENTITY, read_identity
@@ -33,7 +33,7 @@ def named_floor(text: str) -> tuple[str, Path]:
     name, sign, path = text.partition("=")
     if not sign or Path(text).exists():
         return "", Path(text)
-    if not name or Path(name).name != name:
+    if not name or Path(name).name != name or name == "..":
         raise ConfigError(f"{name!r} names no floor", remedy="--floor format-only=FOLDER")
     return name, Path(path)
 

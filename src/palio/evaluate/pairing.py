@@ -32,7 +32,8 @@ def compare_results(
     for result in (a, b):
         if result.mode != "greedy":
             raise InputError(
-                f"{result.name} is sampled: a paired test needs one greedy rollout each"
+                f"{result.name} is sampled: a paired test needs one greedy rollout each",
+                remedy="name the folder greedy beside it",
             )
     rows = compare_outcomes(
         greedy_outcomes(a, profile),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,18 +15,17 @@ import msgspec
 from palio.agents.spec import AgentSpec
 from palio.broker.limits import Limits
 from palio.broker.upstream import Upstream
-from palio.evaluate.pin import MODEL, ModelPin, pin_of, plain
-from palio.evaluate.results import EvalResult, summarise
+from palio.evaluate.first_request import FirstRequest
+from palio.evaluate.pin import MODEL, ModelPin, plain
+from palio.evaluate.results import EvalResult, RolloutScore, summarise
 from palio.evaluate.rollouts import (
-    IDENTITY,
     Hands,
+    Job,
     Progress,
     RolloutLog,
     Runner,
     Scorer,
     open_jobs,
-    read_identity,
-    read_scores,
     roll_out,
     thread_hands,
 )
@@ -75,8 +75,10 @@ class EvalSettings(Record, frozen=True, omit_defaults=False):
     def __post_init__(self) -> None:
         if self.samples < 1 or self.threads < 1:
             raise ConfigError("samples and threads must be at least 1")
-        if self.temperature < 0 or not 0 < self.top_p <= 1:
-            raise ConfigError("temperature must be >= 0 and top_p in (0, 1]")
+        if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1:
+            raise ConfigError("temperature must be a number >= 0 and top_p in (0, 1]")
+        if self.seed < 0:
+            raise ConfigError(f"the seed {self.seed} is negative", remedy="choose 0 or more")
         if self.temperature == 0 and self.samples > 1:
             raise ConfigError(
                 f"{self.samples} greedy samples a problem are copies of one",
@@ -170,14 +172,12 @@ def evaluate_policy(
         clock: seconds, for `EvalResult.seconds`.
         runner: replaces the broker's rollout, for tests.
         scorer: replaces the outcome scorer, for tests.
-        hands: who carries rollouts out, e.g. `palio.evaluate.cluster.ray_hands`, which open the
-            policy for themselves; by default `settings.threads` threads.
+        hands: who carries rollouts out; by default `settings.threads` threads.
         give_up: rollouts that infrastructure may break before one is scored; 0: any number.
 
     Raises:
         InputError: a problem's catalogue has no world, or problem ids repeat.
-        ResumeError: `out` belongs to another evaluation, or to other weights.
-        ConfigError: another process evaluates into `out`.
+        ResumeError, ConfigError: `out` is another evaluation's or model's; a process holds it.
         UpstreamError: `give_up` rollouts were broken and none was scored.
     """
     _check(problems, worlds)
@@ -190,53 +190,53 @@ def evaluate_policy(
         jobs = open_jobs(problems, settings.samples, settings.seed, log.scores)
         if jobs:
             with hands as held:
-                headline = settings.profiles[0]
-                roll_out(jobs, held, log, headline=headline, progress=progress, give_up=give_up)
-    return summarise(
-        list(log.scores.values()),
+                _carry_out(jobs, held, log, policy, settings, progress, give_up)
+    return result_of(
+        log.scores.values(),
         problems,
+        settings,
         name=policy.name,
-        samples=settings.samples,
-        temperature=settings.temperature,
-        seed=settings.seed,
-        profiles=settings.profiles,
-        clusters=clusters,
         encoder=encoder.encoder_id,
-        seconds=clock() - started,
         model=policy.pin,
+        clusters=clusters,
+        seconds=clock() - started,
     )
 
 
-def load_result(
-    folder: Path, problems: Sequence[Problem], clusters: Mapping[str, str] | None = None
+def _carry_out(
+    jobs: Sequence[Job],
+    hands: Hands,
+    log: RolloutLog,
+    policy: Policy,
+    settings: EvalSettings,
+    progress: Callable[[Progress], None] | None,
+    give_up: int,
+) -> None:
+    roll_out(
+        jobs,
+        hands,
+        log,
+        headline=settings.profiles[0],
+        progress=progress,
+        give_up=give_up,
+        abandon=getattr(policy.upstream, "close", None),
+    )
+
+
+def result_of(
+    scores: Iterable[RolloutScore],
+    problems: Sequence[Problem],
+    settings: EvalSettings,
+    *,
+    name: str,
+    encoder: str,
+    model: ModelPin | None,
+    clusters: Mapping[str, str] | None,
+    seconds: float = 0.0,
 ) -> EvalResult:
-    """The result of an evaluation folder, computed anew from its rollouts.
-
-    Args:
-        folder: `out` of an earlier `evaluate_policy`.
-        problems: the problems that were evaluated.
-        clusters: problem id -> leak cluster.
-
-    Raises:
-        InputError: there is no evaluation, or it was made on other problems.
-    """
-    identity = read_identity(folder)
-    if identity.get("problems") != digest(list(problems)):
-        raise InputError(
-            "was made on other problems",
-            where=str(folder),
-            remedy="name the suite that the evaluation used, with the same --limit and --pool",
-        )
-    try:
-        settings = msgspec.convert({**identity["settings"], "threads": 1}, EvalSettings)
-        name, encoder = str(identity["policy"]), str(identity["encoder"])
-        model = pin_of(identity)
-    except (KeyError, TypeError, msgspec.ValidationError) as error:
-        raise InputError(
-            f"not an evaluation's identity: {error}", where=str(folder / IDENTITY)
-        ) from error
-    return summarise(
-        list(read_scores(folder).values()),
+    """The result of scored rollouts of one policy; see `palio.evaluate.results.summarise`."""
+    made = summarise(
+        list(scores),
         problems,
         name=name,
         samples=settings.samples,
@@ -245,49 +245,9 @@ def load_result(
         profiles=settings.profiles,
         clusters=clusters,
         encoder=encoder,
-        model=model,
+        seconds=seconds,
     )
-
-
-def evaluated(folder: Path, problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Those problems of a suite that an evaluation was made on, in its order.
-
-    Args:
-        folder: `out` of an earlier `evaluate_policy`.
-        problems: of the suite, more of them maybe.
-
-    Raises:
-        InputError: there is no evaluation, it was made on other problems, or not all were run yet.
-    """
-    identity = read_identity(folder)
-    ran = {score.problem_id for score in read_scores(folder).values()}
-    found = tuple(problem for problem in problems if problem.problem_id in ran)
-    for some in (found, tuple(sorted(found, key=lambda problem: problem.problem_id))):
-        if digest(list(some)) == identity.get("problems"):
-            return some
-    raise InputError(
-        f"of its problems the suite holds {len(found)}, and they are not those it was made on",
-        where=str(folder),
-        remedy="name the suite that the evaluation used, and finish the evaluation",
-    )
-
-
-def check_alike(a: Path, b: Path) -> None:
-    """Refuse to pair two evaluations in which a problem was not the same task.
-
-    Tools may differ: what they are worth is a question of its own.
-
-    Raises:
-        InputError: one is none, or they were made in other worlds, or scored by another similarity.
-    """
-    one, two = read_identity(a), read_identity(b)
-    other = [key for key in ("worlds", "encoder") if one.get(key) != two.get(key)]
-    if other:
-        raise InputError(
-            f"these evaluations were not made on equal terms: other {' and '.join(other)}",
-            where=f"{a} and {b}",
-            remedy="evaluate both with the same --catalogue, --world and --encoder",
-        )
+    return msgspec.structs.replace(made, model=model)
 
 
 def policy_runner(policy: Policy, worlds: Mapping[str, World], settings: EvalSettings) -> Runner:
@@ -297,6 +257,7 @@ def policy_runner(policy: Policy, worlds: Mapping[str, World], settings: EvalSet
     if settings.max_tokens:
         sampling["max_tokens"] = settings.max_tokens
     spec = msgspec.structs.replace(policy.spec, sampling={**policy.spec.sampling, **sampling})
+    upstream = FirstRequest(policy.upstream)
 
     def run(problem: Problem, seed: int, attempt: int) -> Trajectory:
         return run_problem(
@@ -304,7 +265,7 @@ def policy_runner(policy: Policy, worlds: Mapping[str, World], settings: EvalSet
             problem,
             worlds[problem.catalogue],
             driver=driver,
-            upstream=policy.upstream,
+            upstream=upstream,
             limits=settings.limits,
             seed=seed,
             attempt=attempt,

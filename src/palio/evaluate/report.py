@@ -20,6 +20,7 @@ from palio.evaluate.charts import (
 )
 from palio.evaluate.figure import p_value, percent
 from palio.evaluate.floors import FloorResult
+from palio.evaluate.kept import models_in_words
 from palio.evaluate.reading import example_view
 from palio.evaluate.report_data import ReportData, StageResult
 from palio.evaluate.results import OVERALL
@@ -106,6 +107,7 @@ def _view(data: ReportData) -> dict[str, Any]:
         "reworded": _reworded_rows(data),
         "behaviour": greedy,
         "unscored": _unscored(data),
+        "models": models_in_words(data.stages),
         "cards": _cards(data),
     }
 
@@ -154,9 +156,13 @@ def _unscored(data: ReportData) -> str:
             worst = group.asr_worst.rate if group.asr_worst else None
             if group.pass_at_1_worst:
                 worst = group.pass_at_1_worst.value
+            why = ", ".join(
+                f"{fault.rollouts} {fault.blame} {fault.code} {fault.name}"
+                for fault in result.faults
+            )
             parts.append(
                 f"{stage.name}, {result.mode}: {group.unscored_rollouts} of {group.rollouts}"
-                + (f" (counted as failures: {percent(worst)})" if group.unscored_rollouts else "")
+                + (f" ({why}; counted as failures: {percent(worst)})" if why else "")
             )
     return f"Unscored rollouts. {'; '.join(parts)}." if parts else ""
 

@@ -207,7 +207,6 @@ def summarise(
     clusters: Mapping[str, str] | None = None,
     encoder: str = "",
     seconds: float = 0.0,
-    model: ModelPin | None = None,
 ) -> EvalResult:
     """Aggregate rollouts by intent and difficulty.
 
@@ -223,7 +222,6 @@ def summarise(
         clusters: problem id -> leak cluster, the bootstrap's unit; None: each problem is its own.
         encoder: id of the title similarity.
         seconds: wall clock of the run.
-        model: which weights answered.
 
     Raises:
         InputError: a rollout names an unknown problem, or greedy has more than one sample.
@@ -255,7 +253,6 @@ def summarise(
         difficulties=_by_difficulty(problems, result),
         scores=tuple(row for rows in by_problem.values() for row in rows),
         seconds=seconds,
-        model=model,
     )
 
 

@@ -154,13 +154,21 @@ def _scan(path: Path) -> tuple[dict[tuple[str, int], RolloutScore], int]:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 break
-            row = from_json(line, _Head, where=f"{path}:{number}")
+            row = _scored_row(line, f"{path}:{number}")
             scores[row.score.problem_id, row.sample] = row.score
             whole += len(line)
     return scores, whole
 
 
-class _Head(Record, frozen=True):
+def _scored_row(line: bytes, where: str) -> ScoredRow:
+    try:
+        return from_json(line, ScoredRow, where=where)
+    except InputError as error:
+        remedy = "take that line out: the rollout that it was is run again"
+        raise InputError(error.what, where=where, remedy=remedy) from error
+
+
+class ScoredRow(Record, frozen=True):
     """A row without its trajectory: resuming 16,000 rollouts must not hold them in memory."""
 
     sample: int
@@ -186,12 +194,23 @@ def read_identity(folder: Path) -> dict[str, Any]:
     """What an evaluation folder says it belongs to.
 
     Raises:
-        InputError: there is no evaluation, or the file is not JSON.
+        InputError: there is no evaluation, or the file does not say what it was made of.
     """
     path = folder / IDENTITY
     if not path.is_file():
         raise _no_evaluation(folder)
-    return decoded(path)
+    found = decoded(path)
+    missing = [key for key in _KEYS if key not in found]
+    if missing:
+        raise InputError(
+            f"not an evaluation's identity: it has no {missing[0]}",
+            where=str(path),
+            remedy="it was cut off or edited: evaluate again, with another --out",
+        )
+    return found
+
+
+_KEYS = ("policy", "settings", "problems", "worlds", "encoder")
 
 
 def _no_evaluation(folder: Path) -> InputError:
@@ -256,6 +275,7 @@ def roll_out(
     headline: Profile,
     progress: Callable[[Progress], None] | None = None,
     give_up: int = 0,
+    abandon: Callable[[], None] | None = None,
 ) -> None:
     """Have jobs carried out; each row is in the log before the next one counts.
 
@@ -270,6 +290,8 @@ def roll_out(
         progress: called after each row.
         give_up: rows, or all jobs where there are fewer, that infrastructure may break one after
             the other while the log has no scored row; 0: any number.
+        abandon: makes running rollouts end soon; called at Ctrl-C, after which those that end
+            unscored are not kept: nobody waits minutes for a slow server.
 
     Raises:
         UpstreamError: that many were broken; says by what.
@@ -295,29 +317,37 @@ def roll_out(
                     progress(Progress(done=done, total=total, scored=scored, successes=successes))
                 if hopeless and not scored and done >= hopeless:
                     raise _nobody(row.score.fault, done)
-    except BaseException:
+    except BaseException as error:
         waiting.clear()
-        _keep_the_rest(running | ended, log)
+        stopped = isinstance(error, KeyboardInterrupt) and abandon is not None
+        _keep_the_rest(running | ended, log, abandon if stopped else None)
         raise
 
 
 def _nobody(fault: Fault | None, broken: int) -> UpstreamError:
     """What is said when infrastructure broke all that was tried."""
     told = f"{fault.blame.value} {fault.code}: {bare(fault)}" if fault else "no fault was recorded"
+    remedy = fault.remedy.removesuffix(", then resume the run") if fault else ""
     return UpstreamError(
         f"nothing could be scored: infrastructure broke the first {broken} rollouts; {told}",
         code=fault.code if fault else FaultCode.run_interrupted,
-        remedy=f"{(fault.remedy if fault else '') or 'mend it'}, then run the same command again: "
-        "what was broken gets another attempt",
+        remedy=f"{remedy or 'mend it'}, then run the same command again: what was broken gets "
+        "another attempt",
     )
 
 
-def _keep_the_rest(running: set[Future[RolloutRow]], log: RolloutLog) -> None:
+def _keep_the_rest(
+    running: set[Future[RolloutRow]], log: RolloutLog, abandon: Callable[[], None] | None
+) -> None:
     for future in running:
         future.cancel()
+    if abandon is not None:
+        abandon()
     for future in running:
         if not future.cancelled() and future.exception() is None:
-            log.append(future.result())
+            row = future.result()
+            if abandon is None or row.score.status == "scored":
+                log.append(row)
 
 
 def carried_out(

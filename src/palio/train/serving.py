@@ -131,13 +131,24 @@ def open_checkpoint(
 
     torch.set_num_threads(threads)
     source = PretrainedModel(path=str(folder), dtype=_dtype(folder))
-    tokenizer = load_tokenizer(source, folder)
+    try:
+        tokenizer = load_tokenizer(source, folder)
+    except Exception as error:  # tokenizers raises bare ones
+        raise InputError(
+            f"no readable tokenizer: {type(error).__name__}: {error}"[:300],
+            where=str(folder),
+            remedy="copy the checkpoint again, tokenizer.json and tokenizer_config.json too",
+        ) from error
     trained = (folder / MANIFEST).is_file()
     codec = PretrainedCodec(tokenizer, (tokenizer.chat_template or "") if trained else "")
     with (
         sampled(load_model(source, folder, 0)) as model,
         sampler_of(model, end=codec.end, slots=min(slots, KEPT)) as sampler,
     ):
+        places = getattr(model.config, "max_position_embeddings", None) or longest
+        longest = min(
+            longest, places
+        )  # beyond what it was trained to place a model writes anything
         served = Served(sampler, codec, name=checkpoint_name(named), longest=longest)
         yield ServedCheckpoint(served, folder, files)
 
@@ -231,14 +242,15 @@ def is_own(folder: Path) -> bool:
     try:
         shape = json.loads((folder / "config.json").read_bytes())
         added = json.loads(path.read_bytes()).get("added_tokens", [])
-    except (OSError, ValueError) as error:
+        ours = any(token.get("content") == PAD for token in added)
+        kind = shape.get("model_type")
+        template = folder / TEMPLATE
+        # a model of ours that was trained on as a pretrained one reads what that one's writes
+        alike = not template.is_file() or template.read_text("utf-8") == chat_template()
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise InputError(
             f"no readable checkpoint: {error}",
             where=str(folder),
             remedy="name a checkpoint folder of `palio train`",
         ) from error
-    ours = any(token.get("content") == PAD for token in added)
-    template = folder / TEMPLATE
-    # a model of ours that was trained on as a pretrained one reads what that one's template writes
-    alike = not template.is_file() or template.read_text("utf-8") == chat_template()
-    return ours and alike and shape.get("model_type") == "qwen3"
+    return ours and alike and kind == "qwen3"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,14 +78,37 @@ def load_model(model: PretrainedModel, start: Path | None, seed: int) -> Any:
 
             settings["gguf_file"] = model.gguf
             settings["quantization_config"] = GgufConfig(dequantize=True)
-        found = AutoModelForCausalLM.from_pretrained(path, **settings)
+        found, told = AutoModelForCausalLM.from_pretrained(
+            path, output_loading_info=True, **settings
+        )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise InputError(
             f"no causal language model: {_first_line(error)}",
             where=path,
             remedy="put the weights there, name them in [model] path, or say --dry-run",
         ) from error
+    if "gguf_file" not in settings:
+        _check_all_used(told, path)
     return found.to(dtype)
+
+
+def _check_all_used(told: Mapping[str, Any], path: str) -> None:
+    """Refuse a folder whose configuration is not its weights': transformers would draw the rest.
+
+    Raises:
+        InputError: the model wants weights that are not there, or leaves some out.
+    """
+    for what, names in (
+        ("wants weights that the folder has not", sorted(told.get("missing_keys", ()))),
+        ("has no use for weights of the folder", sorted(told.get("unexpected_keys", ()))),
+    ):
+        if names:
+            raise InputError(
+                f"the weights are of another architecture than config.json: the model {what}, "
+                f"{len(names)} in all, {names[0]!r} first",
+                where=path,
+                remedy="put the config.json there that belongs to the weights",
+            )
 
 
 def training_device() -> torch.device:
