@@ -65,6 +65,9 @@ def test_card_and_report(days: Path) -> None:
     assert isinstance(run("card", days).exception, InputError)
     lost = run("card", days / "one", "--tokenizer", days / "none.json")
     assert isinstance(lost.exception, InputError)
+    wrong = run("card", days / "one", "--tokenizer", days / "about.toml")
+    assert isinstance(wrong.exception, InputError)
+    assert "not a tokenizer" in str(wrong.exception)
 
 
 def test_daily_equals_a_build_and_diff_tells_what_came(days: Path) -> None:

@@ -239,6 +239,8 @@ def test_the_command_checks_then_replays(recorded: Path, tmp_path: Path) -> None
     shown = runner.invoke(app, ["replay", "--run", str(recorded), "--problem", problem])
     assert shown.exit_code == 0, shown.output
     assert "3 identical, 0 departed, 0 skipped" in shown.output
+    shown = runner.invoke(app, ["replay", "--run", str(recorded), "--check"])
+    assert "its chain holds, 9 trajectories are those that it tells of" in shown.output
     folder = changed(recorded, tmp_path / "r", f"{RECORD}/{FILE}", b'"tool":', b'"toOl":')
     shown = runner.invoke(app, ["replay", "--run", str(folder), "--json"])
     assert shown.exit_code == 1

@@ -18,6 +18,7 @@ DRIVER_HELP = (
     "What encloses agents: auto, bwrap, oci, docker; for agents that you trust, never ranked: "
     "unsafe-subprocess, inline."
 )
+FORCE = typer.Option(False, "--force", help="Overwrite an existing file.")
 app = typer.Typer(help="Agents: list, start from a template, try out.", no_args_is_help=True)
 
 
@@ -44,7 +45,7 @@ def list_agents(as_json: bool = typer.Option(False, "--json", help="Print JSON."
 @app.command()
 def new(
     path: Path = typer.Argument(..., help="File to write."),
-    force: bool = typer.Option(False, help="Overwrite an existing file."),
+    force: bool = FORCE,
 ) -> None:
     """Write a small working agent to start from."""
     from palio.agents.template import write_template
@@ -57,7 +58,7 @@ def new(
 def from_checkpoint(
     checkpoint: Path = typer.Argument(help="Checkpoint, stage or run folder; or: bundled."),
     out: Path = typer.Option(Path("trained.py"), help="Agent file to write."),
-    force: bool = typer.Option(False, help="Overwrite an existing file."),
+    force: bool = FORCE,
 ) -> None:
     """Make an agent whose model is a trained checkpoint; it races like any agent file."""
     from palio.train.racer import write_racer
@@ -74,6 +75,7 @@ def try_out(
     seed: int = typer.Option(0, help="Seed of the small synthetic world and of the runs."),
     model: str = typer.Option("", help="Model of the agent's calls; a file's: scripted-careful."),
     model_url: str = typer.Option("", help="OpenAI-compatible base URL; empty: scripted models."),
+    api_key: str = typer.Option("", envvar="PALIO_API_KEY", help="Key of the model server."),
     seconds: float = typer.Option(30.0, min=1, help="Time-out a problem."),
     driver: str = typer.Option("auto", help=DRIVER_HELP),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
@@ -90,6 +92,7 @@ def try_out(
             problems=problems,
             seed=seed,
             model_url=model_url,
+            api_key=api_key,
             seconds=seconds,
             driver=driver,
         )

@@ -181,7 +181,12 @@ def _token_count(path: Path) -> Callable[[Sequence[Message]], int]:
         ) from error
     if not path.is_file():
         raise InputError("no such tokenizer", where=str(path), remedy="name a tokenizer.json")
-    held = Tokenizer.from_file(str(path))
+    try:
+        held = Tokenizer.from_file(str(path))
+    except Exception as error:  # what tokenizers raises has no type of its own
+        raise InputError(
+            f"not a tokenizer: {error}", where=str(path), remedy="name a tokenizer.json"
+        ) from error
 
     def count(messages: Sequence[Message]) -> int:
         text = "".join(segment.text for segment in segments(messages))

@@ -30,7 +30,7 @@ def replay(
         None, help="Run folder: check its journal and run its agents again, instead."
     ),
     problem: list[str] = typer.Option([], help="With --run: only this problem; repeatable."),
-    check: bool = typer.Option(False, help="With --run: only check the journal."),
+    check: bool = typer.Option(False, "--check", help="With --run: only check the journal."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON, one member a trajectory."),
 ) -> None:
     """Re-execute recorded calls: match, drift or forged for each observation.
@@ -121,6 +121,9 @@ def _again(
             if each.status != "identical":
                 where = f"{each.agent} on {each.problem_id} ({each.trajectory_id})"
                 typer.secho(f"{each.status}: {where}: {each.detail}", fg="yellow")
+        if not checked.problems:
+            runs = f"{checked.trajectories:,} trajectories are those that it tells of"
+            typer.secho(f"its chain holds, {runs}", fg="green")
         if not check and not checked.problems:
             typer.echo(", ".join(f"{number:,} {status}" for status, number in counts.items()))
     if checked.problems or counts["departed"] or (replays and not counts["identical"]):

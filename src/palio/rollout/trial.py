@@ -28,6 +28,7 @@ def try_agent(
     problems: int = 6,
     seed: int = 0,
     model_url: str = "",
+    api_key: str = "",
     seconds: float = 30.0,
     driver: str = "auto",
     progress: Callable[[Trajectory], None] | None = None,
@@ -40,6 +41,7 @@ def try_agent(
         problems: how many, evenly over the three kinds.
         seed: of the world and of the runs.
         model_url: OpenAI-compatible base URL; "" for the scripted models.
+        api_key: bearer token of that server.
         seconds: wall clock of a problem.
         driver: name of the driver, see `palio.sandbox.choice`.
         progress: called with each record.
@@ -51,7 +53,7 @@ def try_agent(
     """
     made = synthesise(compact_config(seed, products=PRODUCTS, problems=max(3, problems)))
     world = World.build(made.catalogue, COMPACT)
-    upstream = HttpUpstream(model_url) if model_url else ScriptedUpstream(seed)
+    upstream = HttpUpstream(model_url, api_key) if model_url else ScriptedUpstream(seed)
     runs = []
     try:
         with opened(open_driver(driver)) as chosen:
