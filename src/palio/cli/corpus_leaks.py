@@ -20,7 +20,7 @@ def verify(
     previous: Path | None = typer.Option(None, help="The corpus that pools were kept from."),
     shown: int = typer.Option(20, min=1, help="Print at most so many findings."),
     accept_unchecked: bool = typer.Option(
-        False, help="End well although something could not be checked."
+        False, "--accept-unchecked", help="End well although something could not be checked."
     ),
     as_json: bool = AS_JSON,
 ) -> None:

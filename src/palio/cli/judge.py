@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, deque
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,20 +13,18 @@ from palio.cli.judge_calibrate import calibrate
 from palio.cli.judge_choice import JUDGE, REPLIES
 from palio.cli.judge_counterfactual import counterfactual
 from palio.cli.judge_injection import injection
+from palio.cli.run_folder import RUN_FOLDER, stored, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from palio.records import ReasoningVerdict, Trajectory
-    from palio.rollout.verdicts import ReasoningJudge
 
 app = typer.Typer(help="Reasoning judges.", no_args_is_help=True)
 app.command()(calibrate)
 app.command()(injection)
 app.command()(counterfactual)
 
-TRAJECTORIES = "trajectories.jsonl"
-FOLDER = typer.Argument(..., help="Run folder with trajectories.jsonl, or such a file.")
 CACHE = typer.Option(None, help="File that keeps models' replies; default: in the run folder.")
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 
@@ -39,7 +36,7 @@ def main() -> None:
 
 @app.command()
 def run(
-    folder: Path = FOLDER,
+    folder: Path = RUN_FOLDER,
     judge: str = JUDGE,
     agentic: float = typer.Option(0.9, min=0, max=1, help="Richness from which a run is Axis A."),
     subtask: float = typer.Option(0.1, min=0, max=1, help="Richness up to which it is Axis B."),
@@ -47,7 +44,7 @@ def run(
     as_json: bool = AS_JSON,
 ) -> None:
     """Judge reasoning and richness of stored runs; old verdicts are kept."""
-    from palio.cli.judge_choice import reasoning_judge, spent
+    from palio.cli.judge_choice import reasoning_judge, spent, verdicts_of
     from palio.judging import richness_verdict
     from palio.judging.store import VERDICTS, append_verdicts
     from palio.records import Verdict
@@ -60,7 +57,7 @@ def run(
         runs: deque[Trajectory] = deque()
 
         def verdicts() -> Iterator[Verdict]:
-            for reasoning in _judged(chosen, _kept(trajectories, runs)):
+            for reasoning in verdicts_of(chosen, _kept(trajectories, runs)):
                 richness = richness_verdict(runs.popleft(), agentic, subtask)
                 bins[_bin(reasoning)] += 1
                 axes[richness.axis] += 1
@@ -81,7 +78,7 @@ def run(
 
 @app.command()
 def rejudge(
-    folder: Path = FOLDER,
+    folder: Path = RUN_FOLDER,
     judge: str = JUDGE,
     against: str = typer.Option("", help="Compare with the judge of this name; empty: the last."),
     cache: Path = CACHE,
@@ -93,7 +90,7 @@ def rejudge(
     was. Old verdicts stay.
     """
     from palio.cli.judge_changes import compared, show_changes
-    from palio.cli.judge_choice import reasoning_judge, spent
+    from palio.cli.judge_choice import reasoning_judge, spent, verdicts_of
     from palio.judging.store import VERDICTS, append_verdicts, reasoning_by_judge
 
     where, trajectories = stored(folder)
@@ -107,7 +104,7 @@ def rejudge(
             if verdict.status == "judged"
         }
         waiting = (run for run in trajectories if run.trajectory_id not in done)
-        appended = append_verdicts(path, _judged(chosen, waiting))
+        appended = append_verdicts(path, verdicts_of(chosen, waiting))
         spending = spent(chosen)
     found = compared(reasoning_by_judge(path), chosen.judge_id, against)
     counts = {"appended": appended, "known": len(done)}
@@ -121,46 +118,5 @@ def _kept(trajectories: Iterator[Trajectory], runs: deque[Trajectory]) -> Iterat
         yield trajectory
 
 
-def _judged(judge: ReasoningJudge, runs: Iterator[Trajectory]) -> Iterator[ReasoningVerdict]:
-    """Verdicts in order; of a judge that asks models, many at a time."""
-    from palio.cli.judge_choice import as_llm
-
-    llm = as_llm(judge)
-    return map(judge.verdict, runs) if llm is None else llm.verdicts(runs)
-
-
 def _bin(verdict: ReasoningVerdict) -> str:
     return "unjudged" if verdict.quality is None else f"{verdict.quality:g}"
-
-
-def stored(folder: Path) -> tuple[Path, Iterator[Trajectory]]:
-    """The run folder and its trajectories, with progress on stderr.
-
-    A folder's trajectories.jsonl is read, or else every shard in it but the verdict file.
-    """
-    from rich.console import Console
-    from rich.progress import track
-
-    from palio.judging.store import VERDICTS
-    from palio.rollout.reading import read_trajectories, trajectory_files
-
-    single = folder / TRAJECTORIES
-    files = [single] if single.is_file() else trajectory_files(folder)
-    rows = (row for file in files if file.name != VERDICTS for row in read_trajectories(file))
-    shown = track(rows, description="trajectories", console=Console(stderr=True), transient=True)
-    return (folder if folder.is_dir() else folder.parent), iter(shown)
-
-
-def summarise(file: Path, counts: dict[str, Any], *, as_json: bool) -> None:
-    """What was appended where, for people or for programs."""
-    if as_json:
-        typer.echo(json.dumps({"verdicts": str(file), **counts}, indent=2))
-        return
-    typer.echo(f"verdicts in {file}")
-    for name, value in counts.items():
-        shown = (
-            value
-            if not isinstance(value, dict)
-            else "  ".join(f"{key}: {number}" for key, number in value.items())
-        )
-        typer.echo(f"  {name}: {shown}")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from palio.cli.judge_choice import JUDGE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -23,7 +25,7 @@ def calibrate(
     labels: Path | None = typer.Argument(
         None, help="Labelled rows, .jsonl or .jsonl.zst; the set that comes with palio if omitted."
     ),
-    judge: str = typer.Option("evidence", help="Reasoning judge: evidence, or llm:CONFIG.toml."),
+    judge: str = JUDGE,
     verdicts: Path | None = typer.Option(None, help="Stored verdicts to measure, not a judge."),
     against: Path | None = typer.Option(
         None, help="Stored verdicts of an older version: what changed is shown."
@@ -78,14 +80,12 @@ def _judged(
     from rich.console import Console
     from rich.progress import track
 
-    from palio.cli.judge_choice import as_llm, reasoning_judge
+    from palio.cli.judge_choice import reasoning_judge, verdicts_of
     from palio.evaluate.calibration import trajectories_of
 
     runs = trajectories_of(rows)
     with ExitStack() as stack:
-        chosen = reasoning_judge(stack, name, cache)
-        model = as_llm(chosen)
-        given = map(chosen.verdict, runs) if model is None else model.verdicts(runs)
+        given = verdicts_of(reasoning_judge(stack, name, cache), runs)
         console = Console(stderr=True)
         shown = track(given, "rows", total=len(runs), console=console, transient=True)
         return {verdict.trajectory_id: verdict for verdict in shown}

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from contextlib import ExitStack
 
     from palio.judging.llm import LlmJudge
+    from palio.records import ReasoningVerdict, Trajectory
     from palio.rollout.verdicts import ReasoningJudge
 
 JUDGE = typer.Option("evidence", help="Reasoning judge: evidence, or llm:CONFIG.toml.")
@@ -57,6 +59,12 @@ def as_llm(judge: ReasoningJudge) -> LlmJudge | None:
     from palio.judging.llm import LlmJudge
 
     return judge if isinstance(judge, LlmJudge) else None
+
+
+def verdicts_of(judge: ReasoningJudge, runs: Iterable[Trajectory]) -> Iterator[ReasoningVerdict]:
+    """Verdicts in the order of the runs; of a judge that asks models, many at a time."""
+    llm = as_llm(judge)
+    return map(judge.verdict, runs) if llm is None else llm.verdicts(runs)
 
 
 def pinned(judge: ReasoningJudge) -> dict[str, str]:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from palio.cli.judge_choice import JUDGE, REPLIES
+from palio.cli.judge_choice import JUDGE, REPLIES, reasoning_judge, verdicts_of
+from palio.cli.run_folder import stored
+from palio.cli.world import warn_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +54,7 @@ def counterfactual(
             runs, world = _recorded(forkers, problems, products, seed, threads)
             worlds = [world]
         else:
-            runs, worlds = _stored(folder), _worlds(catalogue)
+            runs, worlds = list(stored(folder)[1]), _worlds(catalogue)
         with _progress("forked runs", len(runs)) as step:
             forks = fork_runs(
                 runs, forkers, worlds, most=most, threads=threads, progress=lambda _: step()
@@ -128,12 +130,6 @@ def _recorded(
     return runs, world
 
 
-def _stored(folder: Path) -> list[Trajectory]:
-    from palio.cli.judge import stored
-
-    return list(stored(folder)[1])
-
-
 def _worlds(catalogues: list[Path]) -> list[World]:
     from palio.records import ConfigError
     from palio.world.catalogue import read_catalogues
@@ -143,21 +139,20 @@ def _worlds(catalogues: list[Path]) -> list[World]:
         raise ConfigError(
             "recorded runs go on in the world of their catalogue", remedy="add --catalogue FOLDER"
         )
-    return [world_of_catalogue(held) for held in read_catalogues(catalogues)[0].values()]
+    found, rejects = read_catalogues(catalogues)
+    warn_of(rejects)
+    return [world_of_catalogue(held) for held in found.values()]
 
 
 def _verdicts(
     stack: ExitStack, judge: str, folder: Path | None, runs: Sequence[Trajectory]
 ) -> list[dict[str, ReasoningVerdict]]:
     """Of the judge named, then of every other judge whose verdicts are stored with the runs."""
-    from palio.cli.judge_choice import as_llm, reasoning_judge
     from palio.judging.store import VERDICTS, reasoning_by_judge
 
     where = folder if folder is None or folder.is_dir() else folder.parent
     chosen = reasoning_judge(stack, judge, None if where is None else where / REPLIES)
-    model = as_llm(chosen)
-    given = map(chosen.verdict, runs) if model is None else model.verdicts(iter(runs))
-    verdicts = [{verdict.trajectory_id: verdict for verdict in given}]
+    verdicts = [{verdict.trajectory_id: verdict for verdict in verdicts_of(chosen, runs)}]
     if where is not None:
         known = reasoning_by_judge(where / VERDICTS)
         verdicts += [held for name, held in known.items() if name != chosen.judge_id]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 import warnings
@@ -57,12 +56,9 @@ def main(
 
 def _collect() -> None:
     for noun in NOUNS:
-        if importlib.util.find_spec(f"palio.cli.{noun}"):
-            app.add_typer(importlib.import_module(f"palio.cli.{noun}").app, name=noun)
+        app.add_typer(importlib.import_module(f"palio.cli.{noun}").app, name=noun)
     for command in COMMANDS:
-        if importlib.util.find_spec(f"palio.cli.{command}"):
-            module = importlib.import_module(f"palio.cli.{command}")
-            app.command(command)(getattr(module, command))
+        app.command(command)(getattr(importlib.import_module(f"palio.cli.{command}"), command))
 
 
 _collect()

@@ -58,7 +58,7 @@ def race(
     concurrency: int = typer.Option(4, min=1, help="Runs at a time."),
     retries: int = typer.Option(2, min=0, help="Further tries when infrastructure failed."),
     driver: str = typer.Option("auto", help=DRIVER_HELP),
-    inline: bool = typer.Option(False, help="The same as --driver inline."),
+    inline: bool = typer.Option(False, "--inline", help="The same as --driver inline."),
     broker: Path = typer.Option(None, help="TOML: models agents may ask, proofs, journal."),
     code: bool = typer.Option(False, "--code", help="Offer python_execute, in sandboxes, too."),
     as_json: bool = AS_JSON,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from palio.cli.run_folder import RUN_FOLDER, stored, summarise
 from palio.cli.world import warn_of
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _show(report: VectorReport, *, as_json: bool) -> None:
 
 @app.command()
 def run(
-    folder: Path = typer.Argument(..., help="Run folder with trajectories.jsonl, or such a file."),
+    folder: Path = RUN_FOLDER,
     suite: Path = typer.Option(..., help="The suite that was run (palio suite or task file)."),
     catalogue: list[Path] = typer.Option(
         ..., help="Catalogue of the runs: folder or product file; repeat for several."
@@ -104,7 +105,6 @@ def run(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Score stored trajectories again, without running them; old verdicts are kept."""
-    from palio.cli.judge import stored, summarise
     from palio.judging import encoder_named
     from palio.judging.store import VERDICTS, append_verdicts
     from palio.records import PROFILES, ConfigError
