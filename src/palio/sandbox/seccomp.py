@@ -23,8 +23,6 @@ _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 _X32 = 0x40000000
 NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
-NEW_TIME = 0x80
-"""CLONE_NEWTIME; for clone itself these bits are the exit signal, so only unshare knows it."""
 FAMILIES = (1, 2, 10)
 """AF_UNIX, AF_INET, AF_INET6."""
 TERMINAL_REQUESTS = (0x5412, 0x541C)

@@ -167,8 +167,3 @@ class Driver(Protocol):
         Never raises for what an agent or the machine does; a sandbox that cannot be started is
         reason "launch_failed" with a fault blamed on the validator.
         """
-
-
-def agent_fault(code: FaultCode, what: str, remedy: str = "") -> Fault:
-    """A fault of the agent; the text is cut to what a table can show."""
-    return Fault(code=code, what=what[:500], remedy=remedy)

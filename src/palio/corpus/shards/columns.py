@@ -31,7 +31,6 @@ from palio.records import (
 )
 
 TEXTS = ("trajectory_id", "problem_id", "query", "kind", "agent", "run", "format", "losses")
-JUDGED = ("evidence", "axis")
 SIGNALS = ("depth", "reformulations", "verification", "regularity")
 SMALL = (
     *("trajectory_id", "problem_id", "query", "agent", "format", "key"),
