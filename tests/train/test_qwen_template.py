@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palio.judging.encoders import default_encoder
+from palio.corpus.rows import CorpusRow
 from palio.records import ConfigError, FunctionCall, Message, ToolCall
 from palio.train.backend import Talk
 from palio.train.backends.codec import PretrainedCodec, template_text
@@ -30,23 +32,14 @@ from palio.train.backends.templates import (
     row_segments,
 )
 from palio.train.backends.weights import located
-from palio.train.engine import Sampled
-from palio.train.ground import Ground
-from palio.train.rl.rollouts import Play, Prefix, PrefixRoller, WorldRoller
-from palio.train.rl.sampler import Decoding
-from palio.train.rl.tokens import TokenLog
-from palio.train.rollouts import collect
-from palio.train.settings import Sampling
+from palio.train.stages.examples import examples_of
 from palio.train.text import END, REPLY, assistant_text, chat_template
 from palio.train.tokenizer import Encoded
 from palio.train.transcript import Transcript
 from palio.world.tools import tool_schemas
-from tests.train.conftest import Shop
 from tests.train.test_text import talk
 
 pytest.importorskip("trl", reason="Qwen3's template is in the package of TRL")
-
-from palio.train.backends.served import Served
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -91,12 +84,18 @@ REQUEST = (
 """Several calls in a turn, an empty result, and a turn in the middle that does not think."""
 
 
-@pytest.fixture(scope="session")
-def qwen() -> PretrainedCodec:
+@cache
+def real_qwen3() -> PretrainedCodec:
+    """Qwen3's vocabulary and its template; 4 s, so once."""
     if find_spec("dashscope") is None:
         pytest.skip("the package dashscope, which ships Qwen's rank file, is not installed")
     ranks = Path(located("package:dashscope/resources/qwen.tiktoken"))
     return PretrainedCodec(qwen_tokenizer(ranks), template_text(QWEN3))
+
+
+@pytest.fixture
+def qwen() -> PretrainedCodec:
+    return real_qwen3()
 
 
 def rendered(codec: PretrainedCodec, messages: Sequence[Message], **told: Any) -> Any:
@@ -283,102 +282,23 @@ def test_a_conversation_that_the_template_rewrites_is_counted_and_never_trained_
         codec.encode_talks([Talk(REFUSED[why])] * 2)
 
 
+def test_sft_leaves_a_rewritten_row_out(qwen: PretrainedCodec) -> None:
+    def row(messages: Sequence[Message]) -> CorpusRow:
+        plain = tuple(message.to_openai() for message in messages)
+        names = dict.fromkeys(("trajectory_id", "problem_id", "cluster_id", "agent", "kind"), "x")
+        return CorpusRow(messages=plain, tools="[]", **names)
+
+    backend = SimpleNamespace(codec=lambda *_: qwen)
+    recipe = SimpleNamespace(data=SimpleNamespace(longest=9000))
+    context: Any = SimpleNamespace(backend=backend, recipe=recipe)
+    rows = [row(each) for each in (*REFUSED.values(), REQUEST)]
+    [example] = examples_of(rows, context, None)
+    trained = [example.ids[at + 1] for at in example.targets]
+    assert qwen.decode(trained) == "".join(said(REQUEST))
+
+
 def test_an_empty_thinking_in_the_last_turn_alone_is_read_and_trained_on() -> None:
     """Qwen3 writes it into a last turn that does not think; no model that is asked reads that."""
     for thinking, wanted in ((None, "7"), ("", "<think>\n\n</think>\n\n7")):
         row = row_segments(qwen3_template(), [ASKED, turn("7", thinking)], every=False)
         assert [part.text for part in row.pieces if part.trained] == [wanted + END]
-
-
-# ---- rollouts, evaluation, server
-
-
-class Told:
-    """Says the given turns, and keeps what it was asked."""
-
-    def __init__(self, turns: Sequence[Sequence[int]]) -> None:
-        self.turns = [list(turn) for turn in turns]
-        self.prompts: list[list[int]] = []
-
-    def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
-        self.prompts.append(list(ids))
-        turn = self.turns[len(self.prompts) - 1][: decoding.max_tokens]
-        return Sampled(turn, [-0.5] * len(turn))
-
-
-def test_rollouts_and_server_read_what_a_row_has_there(
-    qwen: PretrainedCodec, shop: Shop, talks: list[Sequence[Message]], tmp_path: Path
-) -> None:
-    for number in range(3):
-        problem, messages = shop.problems[number], talks[number]
-        ground = Ground((problem,), {problem.catalogue: shop.world}, default_encoder())
-        turns = [qwen.encode(text) for text in said(messages)]
-        logged, served = Told(turns), Told(turns)
-        [rolled] = WorldRoller([problem], ground, qwen, Play(longest=9000)).roll(
-            [problem.problem_id], [0], logged
-        )
-        upstream = Served(served, qwen, name="q", longest=9000)
-        sampling = Sampling(samples=1, max_tokens=500, threads=1)
-        folder = tmp_path / str(number)
-        [kept] = collect(
-            ground, upstream, sampling, folder, name="q", seed=0, report=lambda *_: None
-        ).rollouts
-        assert rolled.trajectory is not None
-        record = rolled.trajectory
-        assert kept.trajectory.messages == record.messages
-        [row] = qwen.encode_talks([Talk(record.messages, record.tools)])
-        assert logged.prompts == served.prompts
-        assert len(logged.prompts) == len(turns)
-        assert all(prompt == row.ids[: len(prompt)] for prompt in logged.prompts)
-        both = rolled.prompt + rolled.completion, [False] * len(rolled.prompt) + rolled.mask
-        assert both == kept.encoded()
-        assert both == (row.ids[: len(both[0])], row.trained[: len(both[0])])
-        assert not any(row.trained[len(both[0]) :])
-
-
-def body(messages: Sequence[Message]) -> dict[str, Any]:
-    plain = [message.to_openai() for message in messages]
-    return {"messages": plain, "tools": PLAIN, "return_token_ids": True}
-
-
-def test_the_server_reads_what_qwen3s_template_writes_of_a_second_request(
-    qwen: PretrainedCodec,
-) -> None:
-    served = Served(Told([[qwen.end]] * 2), qwen, name="q", longest=4000)
-    messages = [*REQUEST, Message(role="user", content="and a cup")]
-    answer = served.complete(body(messages))
-    text = qwen.decode(answer["prompt_token_ids"])
-    asked = {"tools": PLAIN, "add_generation_prompt": True, "tokenize": False}
-    assert text == rendered(qwen, messages, **asked)
-    assert "both: <b>1</b>" not in text, "Qwen3 forgets the thinking of an earlier request"
-
-
-def test_a_rollout_goes_on_with_its_own_tokens_where_the_template_would_rewrite_them(
-    qwen: PretrainedCodec,
-) -> None:
-    """Such a rollout has no row of text, and trains Dr. GRPO on what was read and sampled."""
-    odd = qwen.encode(assistant_text(turn(None, "")) + END)
-    sampler = Told([odd, [qwen.end]])
-    log = TokenLog(sampler, qwen, max_tokens=99, longest=4000)
-    first = log.complete(body([ASKED]))["choices"][0]["message"]
-    more = {**body([ASKED]), "messages": [ASKED.to_openai(), first, TOLD.to_openai()]}
-    log.complete(more)
-    assert sampler.prompts[1][: log.prompt + len(odd)] == [*sampler.prompts[0], *odd]
-    between = qwen.decode(sampler.prompts[1][log.prompt + len(odd) :])
-    assert between == f"\n<|im_start|>user\n<tool_response>\n[]\n</tool_response>{END}\n{REPLY}"
-
-
-def test_a_teachers_prefix_is_what_the_template_writes(qwen: PretrainedCodec) -> None:
-    prefix = Prefix("k", Talk(REFUSED[SKIPS][:3], TOOLS), turn("7", "seven"))
-    sampler = Told([[qwen.end]])
-    PrefixRoller([prefix], qwen, Play()).roll(["k"], [0], sampler)
-    asked = {"tools": PLAIN, "add_generation_prompt": True}
-    assert sampler.prompts == [rendered(qwen, REFUSED[SKIPS][:3], **asked)]
-
-
-def test_a_conversation_that_cannot_be_rendered_is_the_askers_fault(qwen: PretrainedCodec) -> None:
-    from palio.broker.upstream import RejectedError
-
-    served = Served(Told([]), qwen, name="q", longest=4000)
-    with pytest.raises(RejectedError, match="cannot be rendered"):
-        served.complete({"messages": [{"role": "system", "content": None}]})

@@ -90,6 +90,10 @@ _Slot = Slot[Asked]
 class SlotSampler(QueuedSampler):
     """`rl.sampler.Sampler` over a model that is not trained meanwhile; a context manager.
 
+    In float32 a greedy answer is the same tokens whoever shares its step. In bfloat16 rounding
+    depends on how many rows a product has, and two tokens may be equally likely: of 32 answers of
+    12 tokens 30 to 32 were those of one by one (random models of two architectures, on a CPU).
+
     Args:
         model: a causal model of transformers with full attention, in evaluation mode.
         end: id of the token that ends a turn.
