@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from palio.corpus.rows import row_of
@@ -27,12 +26,12 @@ from palio.judging.encoders import StubEncoder
 from palio.records import ConfigError, InputError, IntegrityError, PalioError, to_json
 from palio.train.backends.launch import launched
 from palio.train.backends.starter import LOCK, alone, starting
-from palio.train.checkpoint import checkpoint_folder, save_checkpoint
+from palio.train.checkpoint import checkpoint_folder, load_checkpoint, save_checkpoint
 from palio.train.model import ModelConfig, Qwen3
 from palio.train.recipe import read_recipe
 from palio.train.rl.hooks import rolled
-from palio.train.rl.material import FILE, read_ground, write_ground
-from palio.train.rl.processes import PARTS, WORKER
+from palio.train.rl.material import FILE, GROUND, read_ground, write_ground
+from palio.train.rl.processes import PARTS, ROWS, WORKER
 from palio.train.run import Options, Trained, train
 from palio.train.seen import read_seen
 from palio.train.stage import read_metrics
@@ -82,6 +81,8 @@ def assert_same(one: Trained, two: Trained, start: Path, share: float = 0.02) ->
     assert losses[1] == pytest.approx(losses[0], abs=2e-3)
     counts = [made.stages[0].counts for made in (one, two)]
     assert counts[0] == counts[1]
+    left = {path.name for path in two.stages[0].folder.iterdir()}
+    assert not left & {GROUND, ROWS, "states", "saved"}, "what was written for the processes goes"
 
 
 # ---- two processes, by recipe
@@ -98,7 +99,7 @@ def test_kto_in_two_processes_of_which_one_is_killed_ends_as_in_one(
         "sampling": {"problems": 2, "samples": 4, "max_tokens": 8, "threads": 4},
         "trl": {
             "learning_rate": 0.5,
-            "max_steps": 12,
+            "max_steps": 8,
             "save_steps": 1,
             "per_device_train_batch_size": 2,
         },
@@ -111,11 +112,10 @@ def test_kto_in_two_processes_of_which_one_is_killed_ends_as_in_one(
     with pytest.raises(PalioError, match="training processes ended with status"):
         run(scene, corpus, tmp_path / "two", checkpoint, stage, **two)
     before = len(read_metrics(folder))
-    assert 1 <= before < 12
+    assert 1 <= before < 8
     made = run(scene, corpus, tmp_path / "two", checkpoint, stage, **two)
-    assert [row["step"] for row in read_metrics(folder)] == list(range(1, 13))
+    assert [row["step"] for row in read_metrics(folder)] == list(range(1, 9))
     assert_same(alone, made, checkpoint)
-    assert not (folder / "states").exists()
 
 
 def kill_one(folder: Path) -> None:
@@ -130,13 +130,19 @@ def kill_one(folder: Path) -> None:
                 return
 
 
-@pytest.mark.slow
-def test_grpo_in_two_processes_is_as_in_one(scene: Scene, corpus: Path, tmp_path: Path) -> None:
-    """From the checkpoint that ships: rollouts of random weights all earn the same."""
+@pytest.fixture(scope="module")
+def bundled() -> Path:
+    """The checkpoint that ships: rollouts of random weights are all the same."""
     try:
-        start = checkpoint_folder(Path("bundled"))
+        return checkpoint_folder(Path("bundled"))
     except InputError as error:
         pytest.skip(error.what)
+
+
+@pytest.mark.slow
+def test_grpo_in_two_processes_is_as_in_one(
+    scene: Scene, bundled: Path, corpus: Path, tmp_path: Path
+) -> None:
     stage = {
         "kind": "grpo",
         "reward": "prefix",
@@ -149,48 +155,54 @@ def test_grpo_in_two_processes_is_as_in_one(scene: Scene, corpus: Path, tmp_path
         "watch": 0.0,
         "trl": {"learning_rate": 0.02, "max_steps": 2, "per_device_train_batch_size": 4},
     }
-    one = run(scene, corpus, tmp_path / "one", start, stage, gradient_accumulation_steps=2)
+    one = run(scene, corpus, tmp_path / "one", bundled, stage, gradient_accumulation_steps=2)
     two = {"launch": TORCHRUN, "gradient_accumulation_steps": 1}
-    made = run(scene, corpus, tmp_path / "two", start, stage, **two)
-    seen = [read_seen(tmp_path / name / "grpo") or [] for name in ("one", "two")]
-    rows = [sorted((each.problem_id, each.seed, each.row) for each in each_) for each_ in seen]
-    assert len(rows[0]) == 16
-    assert rows[0] == rows[1], "the very rollouts of one process, shared out over two"
-    assert_same(one, made, start)
+    made = run(scene, corpus, tmp_path / "two", bundled, stage, **two)
+    assert_same(one, made, bundled)
+    assert_rolled_alike(one, made, 16)
 
 
 @pytest.mark.slow
 def test_distillation_in_two_processes_is_as_in_one(
-    scene: Scene, checkpoint: Path, corpus: Path, tmp_path: Path
+    scene: Scene, bundled: Path, corpus: Path, tmp_path: Path
 ) -> None:
     """Rollouts in the world, which the training processes read from the stage's folder."""
-    shape = ModelConfig(
-        vocab_size=scene.tokenizer.size, hidden_size=32, intermediate_size=48, layers=1, head_dim=16
-    )
-    model = Qwen3(shape)
+    student = load_checkpoint(bundled)
+    shape = {"hidden_size": 32, "intermediate_size": 48, "layers": 1, "head_dim": 16}
+    model = Qwen3(ModelConfig(vocab_size=student.tokenizer.size, **shape))
     model.initialise(9)
-    with torch.no_grad():
-        model.model.embed_tokens.weight.mul_(12)
     teacher = tmp_path / "teacher"
-    save_checkpoint(teacher, model, scene.tokenizer, config={}, inputs={}, counts={}, seed=9)
+    save_checkpoint(teacher, model, student.tokenizer, config={}, inputs={}, counts={}, seed=9)
     stage = {
         "kind": "distill",
         "teacher": str(teacher),
         "problems": 8,
-        "max_tokens": 10,
+        "max_tokens": 60,
         "threads": 8,
-        "trl": {"learning_rate": 0.5, "max_steps": 2, "per_device_train_batch_size": 2},
+        "seconds": 3000.0,
+        "trl": {"learning_rate": 0.002, "max_steps": 2, "per_device_train_batch_size": 2},
     }
-    one = run(scene, corpus, tmp_path / "one", checkpoint, stage, gradient_accumulation_steps=2)
+    one = run(scene, corpus, tmp_path / "one", bundled, stage, gradient_accumulation_steps=2)
     two = {"launch": TORCHRUN, "gradient_accumulation_steps": 1}
-    made = run(scene, corpus, tmp_path / "two", checkpoint, stage, **two)
-    assert_same(one, made, checkpoint)
-    calls = [
-        [row["calls/per_rollout"] for row in read_metrics(tmp_path / name / "distill")]
-        for name in ("one", "two")
+    made = run(scene, corpus, tmp_path / "two", bundled, stage, **two)
+    assert_same(one, made, bundled)
+    assert_rolled_alike(one, made, 8)
+    told = [
+        [(row["calls/per_rollout"], row["turns/per_rollout"]) for row in read_metrics(each)]
+        for each in (one.stages[0].folder, made.stages[0].folder)
     ]
-    assert calls[0] == calls[1], "rank 0 tells of the rollouts of both"
-    assert len(read_seen(tmp_path / "two" / "distill") or []) == 8
+    assert told[0] == told[1], "the first process tells of the rollouts of both"
+    assert any(calls > 0 for calls, _ in told[0])
+
+
+def assert_rolled_alike(one: Trained, two: Trained, count: int) -> None:
+    """The very rollouts of one process, shared out over two."""
+    rows = [
+        sorted((each.problem_id, each.seed, each.row) for each in read_seen(made.stages[0].folder))
+        for made in (one, two)
+    ]
+    assert len(rows[0]) == count
+    assert rows[0] == rows[1]
 
 
 # ---- what the processes are given

@@ -37,14 +37,12 @@ from palio.train.rl.hooks import (
 )
 from palio.train.rl.opening import open_policy
 from palio.train.rl.policy import Policy, ServedPolicy
-from palio.train.rl.processes import Desk, Done, sealed, trained_elsewhere, unseen
+from palio.train.rl.processes import ROWS, Desk, Done, sealed, trained_elsewhere, unseen
 from palio.train.rl.rollouts import Play, WorldRoller
 from palio.train.seen import Witness
 from palio.train.settings import Sampling, TrlSettings
 from palio.train.stage import Context, Kind, Report, StageResult, StageSettings, ground_of
 
-ROWS = "rows.jsonl"
-"""The labelled rollouts in the order of the stage, for other processes."""
 _SAMPLING = 0.5
 """Share of the stage that sampling takes in its progress."""
 

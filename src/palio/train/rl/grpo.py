@@ -27,7 +27,15 @@ from palio.train.rl.hooks import (
 from palio.train.rl.material import GROUND, read_ground, write_ground
 from palio.train.rl.opening import open_policy
 from palio.train.rl.policy import Policy, ServedPolicy
-from palio.train.rl.processes import Desk, Done, check_batch, sealed, trained_elsewhere, unseen
+from palio.train.rl.processes import (
+    ROWS,
+    Desk,
+    Done,
+    check_batch,
+    sealed,
+    trained_elsewhere,
+    unseen,
+)
 from palio.train.rl.rewards import TeacherPolicy
 from palio.train.rl.rollouts import Play, PrefixRoller, Roller, WorldRoller, prefixes_of
 from palio.train.rl.trainer import Scheme, StepGrpoTrainer
@@ -42,8 +50,6 @@ from palio.train.stage import (
     read_metrics,
 )
 
-ROWS = "rows.jsonl"
-"""The corpus rows of prefix mode, for other processes."""
 Reward = Literal["outcome", "on_policy", "prefix"]
 
 

@@ -25,6 +25,7 @@ from palio.train.checkpoint import CHECKPOINT, seal
 from palio.train.recipe import PretrainedModel
 from palio.train.reporting import drop_states
 from palio.train.rl.hooks import STATES, last_measures, last_state
+from palio.train.rl.material import GROUND
 from palio.train.rl.opening import pretrained_policy
 from palio.train.rl.policy import Policy
 from palio.train.rows import trained_on
@@ -32,7 +33,8 @@ from palio.train.settings import TrlSettings
 from palio.train.stage import Context, StageResult
 from palio.train.stages import kind_named
 
-DONE = "trained.json"
+ROWS, DONE = "rows.jsonl", "trained.json"
+"""In the stage's folder: rows that the processes read, and what the first one tells."""
 WORKER = "palio.cli.train_worker"
 """The module that a launcher runs; it reads the environment, which nothing here may."""
 PARTS: dict[str, str] = {
@@ -144,7 +146,10 @@ def trained_elsewhere(
 def sealed(
     context: Context, previous: Path | None, out: Path, counts: dict[str, int], rows: str
 ) -> StageResult:
-    """What `hooks.finished` makes of a policy, of the weights that the processes saved."""
+    """What `hooks.finished` makes of a policy, of the weights that the processes saved.
+
+    What was written for them goes then.
+    """
     codec = context.backend.codec(previous, context)
     seal(
         out / SAVED,
@@ -155,6 +160,8 @@ def sealed(
         seed=context.seed,
     )
     drop_states(out / STATES)
+    shutil.rmtree(out / GROUND, ignore_errors=True)
+    (out / ROWS).unlink(missing_ok=True)
     return StageResult(checkpoint=out / CHECKPOINT, counts=counts, measures=last_measures(out))
 
 
