@@ -30,7 +30,9 @@ def salvage(
     model: str = typer.Option("default", help="That model's name."),
     api_key: str = typer.Option("", envvar="PALIO_API_KEY", help="Its key."),
     world: str = WORLD,
-    workers: int = typer.Option(1, min=1, help="Traces rewritten at once by a model."),
+    concurrency: int = typer.Option(
+        1, "--concurrency", "--workers", min=1, help="Traces that a model rewrites at a time."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Rewrite sub-task traces as agentic ones; offline a templated narrator writes the thinking."""
@@ -55,7 +57,7 @@ def salvage(
             _rewriter(held, model_url, model, api_key),
             out,
             accept=_successes(suite, list(found.values()), profile) if suite else None,
-            workers=workers,
+            workers=concurrency,
             inputs=inputs,
             unread=reader.rejects,
             progress=progress,

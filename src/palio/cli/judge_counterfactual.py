@@ -38,7 +38,9 @@ def counterfactual(
     seed: int = typer.Option(0, help="Of the small world, the runs and the intervals."),
     most: int = typer.Option(3, min=1, help="Changed data of one run, and placebos."),
     judge: str = JUDGE,
-    threads: int = typer.Option(1, min=1, help="Runs in flight; more only helps checkpoints."),
+    concurrency: int = typer.Option(
+        1, "--concurrency", "--threads", min=1, help="Runs at a time; more only helps checkpoints."
+    ),
     out: Path | None = typer.Option(None, help="Folder for results, forks, runs and the picture."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -51,13 +53,13 @@ def counterfactual(
     with ExitStack() as stack:
         forkers = _forkers(stack, agent, checkpoint)
         if folder is None:
-            runs, world = _recorded(forkers, problems, products, seed, threads)
+            runs, world = _recorded(forkers, problems, products, seed, concurrency)
             worlds = [world]
         else:
             runs, worlds = list(stored(folder)[1]), _worlds(catalogue)
         with _progress("forked runs", len(runs)) as step:
             forks = fork_runs(
-                runs, forkers, worlds, most=most, threads=threads, progress=lambda _: step()
+                runs, forkers, worlds, most=most, threads=concurrency, progress=lambda _: step()
             )
         verdicts = _verdicts(stack, judge, folder, runs)
     found = measure(forks, verdicts, seed=seed)

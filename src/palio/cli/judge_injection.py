@@ -14,9 +14,14 @@ if TYPE_CHECKING:
 
 
 def injection(
-    endpoint: str = typer.Option("", help="OpenAI-compatible base URL; empty: --judge or --model."),
+    model_url: str = typer.Option(
+        "",
+        "--model-url",
+        "--endpoint",
+        help="OpenAI-compatible base URL; empty: --judge or --model.",
+    ),
     model: str = typer.Option(
-        "scripted-gullible", help="Model; without an endpoint scripted-gullible or -flatterer."
+        "scripted-gullible", help="Model; without a URL scripted-gullible or -flatterer."
     ),
     key: str = typer.Option("", help="Name of the environment variable with the API key."),
     judge: str = typer.Option("", help="llm:CONFIG.toml: attack this judge or panel instead."),
@@ -26,7 +31,7 @@ def injection(
     cache: Path = typer.Option(None, help="File that keeps replies, to go on where it stopped."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Attack a judge: palio judge injection --endpoint URL --model M; exit 1 if a score rose."""
+    """Attack a judge: palio judge injection --model-url URL --model M; exit 1 if a score rose."""
     from palio.judging.llm.injection import attack_judge, packaged_attacks, packaged_bases
     from palio.records import ConfigError
 
@@ -39,7 +44,7 @@ def injection(
         attacked = (
             _configured(stack, judge, cache)
             if judge
-            else _single(stack, endpoint, model, key, cache, concurrency, settings)
+            else _single(stack, model_url, model, key, cache, concurrency, settings)
         )
         report = attack_judge(attacked, packaged_bases(), attacks)
     _show(report, as_json=as_json)
@@ -59,7 +64,7 @@ def _configured(stack: ExitStack, judge: str, cache: Path | None) -> LlmJudge:
 
 def _single(
     stack: ExitStack,
-    endpoint: str,
+    model_url: str,
     model: str,
     key: str,
     cache: Path | None,
@@ -74,9 +79,9 @@ def _single(
     from palio.judging.llm import LlmJudge, endpoint_config
     from palio.judging.llm.injection import Scripted
 
-    if not endpoint:
-        endpoint = stack.enter_context(ModelServer(Scripted())).url
-    config = endpoint_config(endpoint, model, key, **settings)
+    if not model_url:
+        model_url = stack.enter_context(ModelServer(Scripted())).url
+    config = endpoint_config(model_url, model, key, **settings)
     config = msgspec.structs.replace(config, concurrency=concurrency)
     return stack.enter_context(LlmJudge(config, keys=os.environ, cache=cache))
 
