@@ -106,8 +106,9 @@ def find_agent(name: str) -> AgentSpec:
         if spec.name == name:
             return spec
     names = [spec.name for spec in bundled_agents()]
-    near = get_close_matches(name, names) or names
+    near = get_close_matches(name, names)
+    guess = f"did you mean {', '.join(near)}? " if near else ""
     raise InputError(
         f"no bundled agent is called {name!r}",
-        remedy=f"did you mean {', '.join(near)}? `palio agent list` shows all",
+        remedy=f"{guess}`palio agent list` shows all; a file's name ends in .py",
     )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 UNREAD = ("unreadable_file", "compression", "parquet")
 """Reasons by which a whole file, or the rest of one, is lost."""
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
+FORMAT = typer.Option("auto", help="Format of every record: auto, or one that docs/formats.md has.")
 
 
 def import_traces(
@@ -25,7 +26,7 @@ def import_traces(
         ..., help="Files, folders, glob patterns, or - for standard input; plain, .gz or .zst."
     ),
     out: Path = typer.Option(..., help="Trajectories to write: .jsonl, .jsonl.gz or .jsonl.zst."),
-    format: str = typer.Option("auto", help="Read every record as this format."),  # noqa: A002
+    format: str = FORMAT,  # noqa: A002
     max_bytes: int = typer.Option(64 << 20, min=1, help="Longest record that is read."),
     as_json: bool = AS_JSON,
 ) -> None:
@@ -97,7 +98,7 @@ def export(
 
     from palio.corpus.writers.export import TARGETS, ExportConfig
     from palio.corpus.writers.export import export as export_corpus
-    from palio.records import ConfigError, to_json
+    from palio.records import PROFILES, ConfigError, to_json
 
     if to in ("verl", "verifiers"):
         _export_shop(to, folder, suite, catalogue, encoder, profile, out, as_json)
@@ -108,7 +109,9 @@ def export(
         )
     except msgspec.ValidationError as error:
         raise ConfigError(
-            str(error), remedy=f"--to is one of {', '.join(TARGETS)}, verl, verifiers"
+            f"no such export: {error}",
+            remedy=f"--to is one of {', '.join(TARGETS)}, verl, verifiers; --arguments string or "
+            f"object; --profile one of {', '.join(PROFILES)}",
         ) from error
     with _counter("exporting") as progress:
         report = export_corpus(folder, config, out, progress=lambda done: progress(done, ""))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from palio.cli import corpus_options as options
+from palio.cli.corpus_formats import FORMAT
 from palio.cli.judge_choice import JUDGE
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def shard(
     ),
     out: str = typer.Option(..., help="Folder or URL for the shards."),
     config: Path | None = options.CONFIG,
-    format: str = typer.Option("auto", help="Read every record as this format."),  # noqa: A002
+    format: str = FORMAT,  # noqa: A002
     executor: str = typer.Option("processes", help="processes, inline or ray."),
     workers: int = typer.Option(2, min=1, help="Processes, or shards at a time on a cluster."),
     address: str = typer.Option("", help="Ray cluster to use; a local one is started without."),
