@@ -15,6 +15,9 @@ from typer.testing import CliRunner
 from palio.cli.main import app
 from palio.corpus.readers.importing import TraceImport
 from palio.corpus.shards.shard import MANIFEST
+from palio.records import InputError, Suite
+from palio.suites import write_suite
+from tests.corpus.making import PROBLEMS
 from tests.shards.making import chat_row, mixed_rows, write_rows
 
 PALIO = (sys.executable, "-c", "from palio.cli.main import run; run()")
@@ -48,6 +51,14 @@ def test_an_import_reads_the_folder_and_what_lies_beside_it_is_passed_over(tmp_p
     assert not reader.rejects
     assert len(reader.skipped) == 2
     assert reader.formats == {"chat": 5}
+
+
+def test_looking_for_shards_makes_no_folder(tmp_path: Path) -> None:
+    write_suite(Suite(suite_id="s", version="1", problems=PROBLEMS), tmp_path / "suite.json")
+    words = ["corpus", "assemble", str(tmp_path / "nope"), "--out", str(tmp_path / "corpus")]
+    missed = CliRunner().invoke(app, [*words, "--suite", str(tmp_path / "suite.json")])
+    assert isinstance(missed.exception, InputError)
+    assert not (tmp_path / "nope").exists()
 
 
 def test_interrupted_it_ends_without_a_traceback_and_goes_on(tmp_path: Path) -> None:

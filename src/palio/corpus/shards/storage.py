@@ -109,13 +109,11 @@ def opened(name: str) -> Iterator[BinaryIO]:
 
 
 class Folder:
-    """Where the output of shards lies: a local folder or an fsspec URL."""
+    """Where the output of shards lies: a local folder, made by the first file, or an fsspec URL."""
 
     def __init__(self, name: str) -> None:
         self.name = name.rstrip("/")
         self._remote = is_url(name)
-        if not self._remote:
-            Path(name).mkdir(parents=True, exist_ok=True)
 
     def at(self, file: str) -> str:
         """The full name of a file."""
@@ -143,7 +141,7 @@ class Folder:
     def names(self) -> tuple[str, ...]:
         """The files of the folder, sorted."""
         if not self._remote:
-            return tuple(sorted(p.name for p in Path(self.name).iterdir() if p.is_file()))
+            return tuple(sorted(p.name for p in Path(self.name).glob("*") if p.is_file()))
         system, path = _remote(self.name)
         system.invalidate_cache()
         if not system.isdir(path):
@@ -179,6 +177,7 @@ class Folder:
                     yield stream, lambda: self._put(str(local), file)
             return
         place = Path(self.at(file))
+        place.parent.mkdir(parents=True, exist_ok=True)
         part = place.with_name(f".{file}.{os.getpid()}{_PART}")
         try:
             with part.open("wb") as stream:
