@@ -33,7 +33,7 @@ from palio.records import (
     to_json,
 )
 from palio.rollout.cluster import ExecutorName, executor_named, on_ray
-from palio.rollout.config import hold_config
+from palio.rollout.config import agents_config, hold_config
 from palio.rollout.journal import lock_folder
 from palio.rollout.problem import run_problem
 from palio.rollout.workers import hear_interrupts, starting_workers
@@ -195,16 +195,7 @@ def _carried_out(
 def shard_config(shard: Shard, limits: Limits, tools: Sequence[str]) -> dict[str, Any]:
     """Everything that decides what the runs of a shard come out as."""
     return {
-        "agents": {
-            spec.name: {
-                "digest": spec.ref.digest,
-                "version": spec.ref.version,
-                "model": spec.model,
-                "seed": spec.seed,
-                "sampling": spec.sampling,
-            }
-            for spec in shard.agents
-        },
+        "agents": agents_config(shard.agents),
         "seeds": list(shard.seeds),
         "limits": msgspec.to_builtins(limits),
         "tools": list(tools),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from palio import __version__
+from palio.agents.spec import AgentSpec
 from palio.records import Provenance, ResumeError, digest
 from palio.world.artefacts import read_manifest, write_manifest
 
@@ -53,6 +54,20 @@ def hold_config(folder: Path, kind: str, config: Mapping[str, Any], command: str
         where=str(folder),
         remedy=f"choose a new folder for the new configuration{again}",
     )
+
+
+def agents_config(specs: Iterable[AgentSpec]) -> dict[str, Any]:
+    """What of agents decides how their runs come out, by name, in the order of the names."""
+    return {
+        name: {
+            "digest": spec.ref.digest,
+            "version": spec.ref.version,
+            "model": spec.model,
+            "seed": spec.seed,
+            "sampling": spec.sampling,
+        }
+        for name, spec in sorted({spec.name: spec for spec in specs}.items())
+    }
 
 
 def differences(old: Any, new: Any, at: str = "") -> Iterator[str]:

@@ -32,7 +32,7 @@ from palio.records import (
     digest,
     trajectory_key,
 )
-from palio.rollout.config import hold_config
+from palio.rollout.config import agents_config, hold_config
 from palio.rollout.journal import FILE, Journal
 from palio.rollout.problem import StoppedError, agent_ref, run_problem
 from palio.sandbox.spec import Driver
@@ -245,20 +245,10 @@ def suite_config(
     jobs: Sequence[Job], driver: Driver, limits: Limits, tools: Sequence[str]
 ) -> dict[str, Any]:
     """Everything that decides what the runs come out as, as plain data with readable keys."""
-    agents = {job.spec.name: job.spec for job in jobs}
     worlds = {job.world.catalogue.catalogue_id: job.world for job in jobs}
     problems = {(job.problem.catalogue, job.problem.problem_id): job.problem for job in jobs}
     return {
-        "agents": {
-            name: {
-                "digest": spec.ref.digest,
-                "version": spec.ref.version,
-                "model": spec.model,
-                "seed": spec.seed,
-                "sampling": spec.sampling,
-            }
-            for name, spec in sorted(agents.items())
-        },
+        "agents": agents_config(job.spec for job in jobs),
         "worlds": {name: world.digest for name, world in sorted(worlds.items())},
         "problems": digest([problem for _, problem in sorted(problems.items(), key=_by_key)]),
         "suites": sorted({job.suite_id for job in jobs}),
