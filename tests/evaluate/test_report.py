@@ -12,11 +12,14 @@ from threading import Thread
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from palio.evaluate.pin import ModelPin
 from palio.evaluate.reading import example_view, marked
 from palio.evaluate.report import render_report, write_report
-from palio.evaluate.report_data import ReportData, race_rows
-from tests.evaluate.sample import HOSTILE, example, report_data
+from palio.evaluate.report_data import ReportData, StageResult, race_rows
+from palio.records import Fault, FaultCode
+from tests.evaluate.sample import HOSTILE, example, report_data, result
 
 
 class Page(HTMLParser):
@@ -212,3 +215,15 @@ def dumped(path: Path, profile: Path) -> str:
     command = [CHROMIUM, *flags.split(), f"--user-data-dir={profile}", path.as_uri()]
     run = subprocess.run(command, capture_output=True, timeout=60, check=True)
     return run.stdout.decode()
+
+
+def test_the_report_says_which_weights_answered_and_what_broke() -> None:
+    fault = Fault(code=FaultCode.upstream_key_refused, what="no")
+    made = result("after SFT", 0.5)
+    first, *rest = made.scores
+    lost = replace(first, status="unscored", success={"oro": False, "strict": False}, fault=fault)
+    pin = ModelPin(weights="sha256:" + 8 * "0123abcd")
+    stage = StageResult(name="after SFT", greedy=replace(made, scores=(lost, *rest), model=pin))
+    page = render_report(replace(report_data(), stages=(stage,)))
+    assert "after SFT: weights 0123abcd0123" in page
+    assert "1 platform 3009 upstream_key_refused" in page

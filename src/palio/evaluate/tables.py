@@ -161,7 +161,7 @@ def _models(row: Comparison) -> Text | None:
     sides = (("a", row.a, row.model_a), ("b", row.b, row.model_b))
     if not any(pin for _, _, pin in sides):
         return None
-    unknown = "no weights, or none that were kept"
+    unknown = "no weights: a floor, a program, or not kept"
     lines = (f"{side} = {name}: {pin.in_words() if pin else unknown}" for side, name, pin in sides)
     return Text("\n".join(lines))
 
