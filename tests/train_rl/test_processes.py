@@ -89,6 +89,7 @@ def assert_same(one: Trained, two: Trained, start: Path, share: float = 0.02) ->
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 def test_kto_in_two_processes_of_which_one_is_killed_ends_as_in_one(
     scene: Scene, checkpoint: Path, corpus: Path, tmp_path: Path
 ) -> None:
@@ -140,6 +141,7 @@ def bundled() -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 def test_grpo_in_two_processes_is_as_in_one(
     scene: Scene, bundled: Path, corpus: Path, tmp_path: Path
 ) -> None:
@@ -163,6 +165,7 @@ def test_grpo_in_two_processes_is_as_in_one(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 def test_distillation_in_two_processes_is_as_in_one(
     scene: Scene, bundled: Path, corpus: Path, tmp_path: Path
 ) -> None:
