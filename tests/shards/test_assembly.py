@@ -30,6 +30,7 @@ from palio.judging.richness import richness_verdict
 from palio.records import InputError, OutcomeVerdict, Problem, Reward, Suite
 from palio.rollout.verdicts import Judged, Verdicts
 from palio.suites import write_suite
+from palio.world.artefacts import file_digest, read_manifest, write_manifest
 from tests.corpus.making import JUDGE
 from tests.shards.making import LENIENT, chat_row, write_rows
 
@@ -134,6 +135,19 @@ def test_shards_become_what_a_build_makes(tmp_path: Path, config: CorpusConfig) 
     outcome = verify(tmp_path / "ours")
     assert outcome.good, outcome.findings
     assert read_funnel(tmp_path / "ours") == funnel
+
+
+def test_an_older_corpus_leaves_no_file_behind(tmp_path: Path) -> None:
+    shards, out = sharded(tmp_path, rows()), tmp_path / "out"
+    assemble(shards, PROBLEMS, OPEN, out)
+    held = read_manifest(out / "manifest.json")
+    assert held is not None
+    (out / "takedowns.json").write_text("[]")
+    outputs = {**held.outputs, "takedowns.json": file_digest(out / "takedowns.json")}
+    write_manifest(replace(held, outputs=outputs), out / "manifest.json")
+    assemble(shards, PROBLEMS, OPEN, out)
+    assert not (out / "takedowns.json").exists()
+    assert read_manifest(out / "manifest.json") == held
 
 
 def test_faults_are_named(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from palio import __version__
 from palio.corpus.candidate import Candidate, Selected
 from palio.corpus.certificate import certify
 from palio.corpus.check import check_corpus
@@ -31,12 +30,11 @@ from palio.corpus.scrub import Scrubber, placeholders
 from palio.corpus.selection import capped
 from palio.corpus.separation import GUARD, Separation, never_touched, separate, withheld
 from palio.corpus.spool import RejectWriter, Spool
-from palio.corpus.staging import staged
+from palio.corpus.staging import corpus_manifest, publish, staged
 from palio.records import (
     InputError,
     Message,
     Problem,
-    Provenance,
     Reject,
     digest,
     from_json,
@@ -45,7 +43,7 @@ from palio.records import (
 from palio.rollout.verdicts import Judged
 from palio.suites.clusters import by_id
 from palio.suites.embedding import VectorStore
-from palio.world.artefacts import MANIFEST, file_digest, read_manifest, write_lines, write_manifest
+from palio.world.artefacts import MANIFEST, write_lines, write_manifest
 
 POOL_FILE = "pools.json"
 DUPLICATES, CAP = "duplicates", "cap"
@@ -105,8 +103,8 @@ def build(
             write_lines(stage / name, [msgspec.json.format(data), b"\n"])
         certify(stage, plan.problems, plan.separation, config)
         counts = funnel.counts() | {f"scrubbed:{kind}": n for kind, n in scrubbed.items()}
-        manifest = _manifest(stage, config, counts, {**(inputs or {}), **found})
-        _publish(stage, out)
+        manifest = corpus_manifest(stage, config, counts, {**(inputs or {}), **found})
+        publish(stage, out)
     write_manifest(manifest, out / MANIFEST)
     return funnel
 
@@ -242,37 +240,6 @@ def _write_pools(stage: Path, kept: Sequence[Candidate], spool: Spool, plan: _Pl
             if plan.config.scrub:
                 scrubbed.update(placeholders(to_json(judged.trajectory.messages).decode()))
     return scrubbed
-
-
-def _publish(stage: Path, out: Path) -> None:
-    """Move the files into place; without a manifest in between, so nobody reads half of each.
-
-    Files of an older corpus that this one does not have go: they would belong to no manifest.
-    """
-    try:
-        older = read_manifest(out / MANIFEST)
-    except InputError:
-        older = None
-    (out / MANIFEST).unlink(missing_ok=True)
-    for name in older.outputs if older else ():
-        if Path(name).name == name:
-            (out / name).unlink(missing_ok=True)
-    for path in sorted(stage.iterdir()):
-        path.replace(out / path.name)
-
-
-def _manifest(
-    stage: Path, config: CorpusConfig, counts: dict[str, int], inputs: dict[str, str]
-) -> Provenance:
-    return Provenance(
-        kind="corpus",
-        tool_version=__version__,
-        config=msgspec.to_builtins(config),
-        config_digest=config.digest(),
-        inputs=inputs,
-        outputs={path.name: file_digest(path) for path in sorted(stage.iterdir())},
-        counts=counts,
-    )
 
 
 def read_pools(folder: Path) -> dict[str, str]:

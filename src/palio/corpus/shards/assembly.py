@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-from palio import __version__
 from palio.corpus.build import CAP, DUPLICATES, POOL_FILE, build
 from palio.corpus.candidate import Candidate, Selected
 from palio.corpus.certificate import certify
@@ -35,13 +34,13 @@ from palio.corpus.shards.shard import without_collection
 from palio.corpus.shards.stream import ShardStream
 from palio.corpus.shards.survivors import GATES, Survivors
 from palio.corpus.spool import RejectWriter
-from palio.corpus.staging import staged
+from palio.corpus.staging import corpus_manifest, publish, staged
 from palio.judging.richness import richness_verdict
-from palio.records import Problem, Provenance, Trajectory, digest, to_json
+from palio.records import Problem, Trajectory, digest, to_json
 from palio.rollout.verdicts import Judged, Verdicts
 from palio.suites.clusters import by_id
 from palio.suites.embedding import VectorStore
-from palio.world.artefacts import MANIFEST, file_digest, write_lines, write_manifest
+from palio.world.artefacts import MANIFEST, write_lines, write_manifest
 
 SHARDS = "shards"
 """The step that the shards took: reading, and the gates that need nothing but a row."""
@@ -136,11 +135,9 @@ def _by_columns(
         certify(stage, known, separation, config)
         own = {"problems": digest(list(known.values()))}
         found = {**rows.inputs(), **inputs, **own}
-        manifest_of = _manifest(stage, config, funnel.counts(), found)
-        (out / MANIFEST).unlink(missing_ok=True)
-        for path in sorted(stage.iterdir()):
-            path.replace(out / path.name)
-    write_manifest(manifest_of, out / MANIFEST)
+        manifest = corpus_manifest(stage, config, funnel.counts(), found)
+        publish(stage, out)
+    write_manifest(manifest, out / MANIFEST)
     return funnel
 
 
@@ -217,17 +214,3 @@ def _write_pools(
             writers[pool].write(row_of(trajectory, cluster))
             judged = Judged(trajectory=trajectory, verdicts=_with_richness(verdicts, trajectory))
             lineage.write(to_json(lineage_of(judged, candidate, pool, cluster)) + b"\n")
-
-
-def _manifest(
-    stage: Path, config: CorpusConfig, counts: dict[str, int], inputs: dict[str, str]
-) -> Provenance:
-    return Provenance(
-        kind="corpus",
-        tool_version=__version__,
-        config=msgspec.to_builtins(config),
-        config_digest=config.digest(),
-        inputs=inputs,
-        outputs={path.name: file_digest(path) for path in sorted(stage.iterdir())},
-        counts=counts,
-    )
