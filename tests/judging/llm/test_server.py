@@ -115,6 +115,11 @@ def test_a_bad_reply_is_unjudged_with_its_reason(name: str) -> None:
     assert verdict.fault.blame in (Blame.validator, Blame.platform)
     assert verdict.explanation
     assert 1 <= len(server.bodies) <= 2
+    if name in ("unauthorised", "no such model"):
+        told = verdict.explanation + verdict.fault.what
+        assert server.url in told
+        assert f"asked for the model {server.bodies[0]['model']!r}" in told
+        assert "(check the " in told
     if name == "truncated":
         budgets = [body["max_tokens"] for body in server.bodies]
         assert budgets == [1500, 3000]

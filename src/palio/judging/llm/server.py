@@ -6,6 +6,7 @@ import asyncio
 import email.utils
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from palio.judging.llm.config import Endpoint, Member, Structure
 from palio.judging.llm.pacing import Breaker, Clock, Pace, Sleep
@@ -103,6 +104,7 @@ class Server:
         self.paused_until = 0.0
         self._clock = clock
         self._member = member
+        self._key = key
         self._structure: Structure = (
             "json_schema" if member.structure == "auto" else (member.structure)
         )
@@ -204,7 +206,10 @@ class Server:
 
     def _refusal(self, error: Any) -> CallError:
         status, text = error.status_code, " ".join(str(error).split())[:300]
-        what = f"{self.url} answers {status}: {text}"
+        if len(self._key) > 7:  # a shorter one is a placeholder, and may be part of any word
+            text = text.replace(self._key, "[the key]")
+        asked = f"asked for the model {self.model!r}, answers {status}"
+        what = f"{_bare(self.url)}, {asked}: {text}{_REMEDIES.get(status, '')}"
         server_error = FaultCode.upstream_server_error
         if status == 429:
             after = retry_after(error.response.headers)
@@ -221,6 +226,19 @@ class Server:
         if status in (400, 413, 422) and (status == 413 or _CONTEXT.search(text)):
             return CallError("context_exceeded", what, FaultCode.scorer_unavailable)
         return CallError("refused", what, server_error)
+
+
+_REMEDIES = {
+    401: " (check the key)",
+    403: " (check the key and what it may use)",
+    404: " (check the URL, mostly .../v1, and the name of the model)",
+}
+
+
+def _bare(url: str) -> str:
+    """A URL without user, password and query."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def _count(value: Any) -> int | None:
