@@ -75,17 +75,18 @@ class _SwiGlu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, both: Tensor) -> Tensor:
         gate, up = both.chunk(2, -1)
-        ctx.save_for_backward(both)
-        return silu(gate).mul_(up)
+        opened = silu(gate)
+        ctx.save_for_backward(both, opened)
+        return opened * up
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        (both,) = ctx.saved_tensors
+        both, opened = ctx.saved_tensors
         gate, up = both.chunk(2, -1)
         out = torch.empty_like(both)
         gate_grad, up_grad = out.chunk(2, -1)
-        torch.mul(silu(gate), grad, out=up_grad)
-        gate_grad.copy_(torch.ops.aten.silu_backward(grad * up, gate))
+        torch.mul(opened, grad, out=up_grad)
+        torch.ops.aten.silu_backward.grad_input(grad * up, gate, grad_input=gate_grad)
         return out
 
 
