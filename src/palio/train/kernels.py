@@ -19,9 +19,7 @@ class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         wide = x.float()
-        size = x.shape[-1]
-        scale = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        scale = (scale.square_().div_(size).add_(eps)).rsqrt_()
+        scale = _inverse_rms(wide, eps)
         unit = wide * scale
         ctx.save_for_backward(unit, scale, gain)
         ctx.source = x.dtype
@@ -39,22 +37,38 @@ class _RmsNorm(torch.autograd.Function):
         return out.to(ctx.source), gain_grad, None, None
 
 
+def _inverse_rms(x: Tensor, eps: float) -> Tensor:
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+
+
 def rms_norm(x: Tensor, gain: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """Normalise the last axis of `x` and multiply by `gain`; the result has `dtype`."""
     out: Tensor = _RmsNorm.apply(x, gain, eps, dtype)  # type: ignore[no-untyped-call]
     return out
 
 
-class _Rotate(torch.autograd.Function):
+class _NormRotate(torch.autograd.Function):
+    """Each head's vector, divided by its rms, times its gain, turned by its position; in fp32."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        return _turn(x, cos, sin)
+    def forward(ctx: Any, x: Tensor, gain: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
+        unit = x.to(torch.float32, copy=True)
+        scale = _inverse_rms(unit, eps)
+        unit.mul_(scale)
+        ctx.save_for_backward(unit, scale, gain, cos, sin)
+        ctx.source = x.dtype
+        return _turn(unit, cos * gain, sin * gain.roll(gain.shape[-1] // 2, -1)).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        cos, sin = ctx.saved_tensors
-        return _turn(grad, cos, -sin), None, None
+        unit, scale, gain, cos, sin = ctx.saved_tensors
+        out = _turn(grad.float(), cos, -sin)
+        mixed = out * unit
+        gain_grad = mixed.flatten(0, -3).sum(0)
+        pull = mixed.mul_(gain).sum(-1, keepdim=True).div_(gain.shape[-1])
+        out.mul_(gain).addcmul_(unit, pull, value=-1.0).mul_(scale)
+        return out.to(ctx.source), gain_grad, None, None, None
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -65,9 +79,20 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return out
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding of (B, T, heads, d); `cos` and `sin` are (T, 1, d)."""
-    out: Tensor = _Rotate.apply(x, cos, sin)  # type: ignore[no-untyped-call]
+def norm_rotate(x: Tensor, gain: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
+    """Normalise each head's vector, multiply it by its gain and embed its position by rotation.
+
+    Args:
+        x: (B, T, heads, d).
+        gain: (heads, d).
+        cos: fp32, of a shape that broadcasts to that of `x`; (T, heads, d) is the fastest.
+        sin: like `cos`.
+        eps: added to the mean square.
+
+    Returns:
+        (B, T, heads, d) in the dtype of `x`; all between is fp32.
+    """
+    out: Tensor = _NormRotate.apply(x, gain, cos, sin, eps)  # type: ignore[no-untyped-call]
     return out
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from palio.records import Record
-from palio.train.kernels import causal_attention, rms_norm, rotate, swiglu
+from palio.train.kernels import causal_attention, norm_rotate, rms_norm, swiglu
 
 
 class ModelConfig(Record, frozen=True, omit_defaults=False):
@@ -115,12 +115,12 @@ class Attention(nn.Module):
         c = self.config
         qkv = linear(x, self.inward().to(x.dtype))
         qkv = qkv.view(*x.shape[:2], c.heads + 2 * c.kv_heads, c.head_dim)
-        q, k, v = torch.split(qkv, [c.heads, c.kv_heads, c.kv_heads], 2)
-        return (
-            rotate(self.q_norm(q, x.dtype), cos, sin),
-            rotate(self.k_norm(k, x.dtype), cos, sin),
-            v,
+        qk, v = torch.split(qkv, [c.heads + c.kv_heads, c.kv_heads], 2)
+        gains = (self.q_norm.weight.expand(c.heads, -1), self.k_norm.weight.expand(c.kv_heads, -1))
+        q, k = torch.split(
+            norm_rotate(qk, torch.cat(gains), cos, sin, c.eps), [c.heads, c.kv_heads], 2
         )
+        return q, k, v
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Causal attention over (B, T, hidden), before the output projection."""
@@ -243,9 +243,10 @@ class Qwen3(nn.Module):
         """
         dtype = torch.bfloat16 if low else torch.float32
         x = self.model.embed_tokens(ids)
+        heads = self.config.heads + self.config.kv_heads
         cos, sin = (
-            self.cos[: ids.shape[1], None].to(dtype),
-            self.sin[: ids.shape[1], None].to(dtype),
+            table[: ids.shape[1], None].expand(-1, heads, -1).contiguous()
+            for table in (self.cos, self.sin)
         )
         *first, last = self.blocks
         for block in first:
