@@ -8,11 +8,12 @@ Kaushik, ICDE 2006).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from palio.world.compiling import compiled
 
 LongArray = NDArray[np.int64]
 IntArray = NDArray[np.int32]
@@ -48,15 +49,7 @@ class Bounds(NamedTuple):
     least: int
 
 
-def _kernel(function: Any) -> Any:
-    """Compile on first use; machine code is kept on disk where a folder for it can be written."""
-    try:
-        return numba.njit(cache=True, error_model="numpy")(function)
-    except RuntimeError:  # neither this folder nor the user's cache folder is writable
-        return numba.njit(error_model="numpy")(function)
-
-
-@_kernel
+@compiled
 def similar_rows(
     sets: Sets, bounds: Bounds, postings: IntArray, heads: LongArray
 ) -> tuple[IntArray, IntArray, LongArray]:
@@ -106,14 +99,14 @@ def similar_rows(
     return ones[:count], others[:count], overlaps[:count]
 
 
-@_kernel
+@compiled
 def _grown(values: IntArray, size: int) -> IntArray:
     wider = np.empty(size, np.int32)
     wider[: values.shape[0]] = values
     return wider
 
 
-@_kernel
+@compiled
 def _wanted(sets: Sets, bounds: Bounds, row: int, other: int, overlap: int) -> bool:
     light, heavy = sets.totals[row], sets.totals[other]
     inside = overlap >= bounds.containment * light
@@ -121,7 +114,7 @@ def _wanted(sets: Sets, bounds: Bounds, row: int, other: int, overlap: int) -> b
     return bool(overlap >= bounds.least and (inside or alike))
 
 
-@_kernel
+@compiled
 def _overlap(sets: Sets, row: int, other: int) -> int:
     """Weight of the words that two rows share: one merge of two ascending lists."""
     here, there = sets.starts[row], sets.starts[other]

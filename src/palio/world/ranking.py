@@ -8,11 +8,12 @@ enough. One call is one search; it leaves its scratch clean.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from palio.world.compiling import compiled
 
 FloatArray = NDArray[np.float32]
 DoubleArray = NDArray[np.float64]
@@ -60,15 +61,7 @@ class Wanted(NamedTuple):
     shop: int
 
 
-def _kernel(function: Any) -> Any:
-    """Compile on first use; machine code is kept on disk where a folder for it can be written."""
-    try:
-        return numba.njit(cache=True, error_model="numpy")(function)
-    except RuntimeError:  # neither this folder nor the user's cache folder is writable
-        return numba.njit(error_model="numpy")(function)
-
-
-@_kernel
+@compiled
 def top_rows(
     postings: Postings,
     columns: Columns,
@@ -102,7 +95,7 @@ def top_rows(
     return best_rows[:kept]
 
 
-@_kernel
+@compiled
 def _add_scores(postings: Postings, scratch: Scratch, terms: IntArray, weights: DoubleArray) -> int:
     """Sum the terms' scores by document; returns how many rows were touched."""
     sums, touched = scratch.sums, scratch.touched
@@ -119,7 +112,7 @@ def _add_scores(postings: Postings, scratch: Scratch, terms: IntArray, weights: 
     return count
 
 
-@_kernel
+@compiled
 def _select(
     scratch: Scratch,
     count: int,
@@ -157,7 +150,7 @@ def _select(
     return kept
 
 
-@_kernel
+@compiled
 def _within_capacity(
     scratch: Scratch,
     count: int,
