@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from palio.records import Record
-from palio.train.kernels import causal_attention, norm_rotate, rms_norm, swiglu
+from palio.train.kernels import causal_attention, norm_rotate, product, rms_norm, swiglu
 
 
 class ModelConfig(Record, frozen=True, omit_defaults=False):
@@ -113,7 +112,7 @@ class Attention(nn.Module):
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries (B, T, heads, d), rotated keys and values (B, T, kv heads, d)."""
         c = self.config
-        qkv = linear(x, self.inward().to(x.dtype))
+        qkv = product(x, self.inward())
         qkv = qkv.view(*x.shape[:2], c.heads + 2 * c.kv_heads, c.head_dim)
         qk, v = torch.split(qkv, [c.heads + c.kv_heads, c.kv_heads], 2)
         gains = (self.q_norm.weight.expand(c.heads, -1), self.k_norm.weight.expand(c.kv_heads, -1))
@@ -128,7 +127,7 @@ class Attention(nn.Module):
 
     def out(self, mixed: Tensor) -> Tensor:
         """The output projection."""
-        return linear(mixed, self.o_proj.weight.to(mixed.dtype))
+        return product(mixed, self.o_proj.weight)
 
 
 class Mlp(nn.Module):
@@ -149,8 +148,8 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Any (..., hidden) to the same shape."""
-        both = linear(x, self.inward().to(x.dtype))
-        return linear(swiglu(both), self.down_proj.weight.to(x.dtype))
+        both = product(x, self.inward())
+        return product(swiglu(both), self.down_proj.weight)
 
 
 class Block(nn.Module):
@@ -257,7 +256,7 @@ class Qwen3(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """Scores over the vocabulary, in the dtype of the states."""
-        return linear(states, self.model.embed_tokens.weight.to(states.dtype))
+        return product(states, self.model.embed_tokens.weight)
 
     def forward(self, ids: Tensor) -> Tensor:
         """(B, T) ids to (B, T, vocabulary) logits in fp32."""
