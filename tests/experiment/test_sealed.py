@@ -17,7 +17,8 @@ from palio.evaluate.experiment.evidence import LabRuns, write_evidence
 from palio.evaluate.experiment.sealed import LOG, Entry, open_sealed, openings, read_log
 from palio.evaluate.mainjob.stages import SilentReporter, Stages
 from palio.evaluate.mainjob.worlds import make_worlds, open_ground
-from palio.evaluate.rollouts import read_rollouts
+from palio.evaluate.pin import checkpoint_pin, pin_of
+from palio.evaluate.rollouts import read_identity, read_rollouts
 from palio.records import ConfigError, InputError, IntegrityError
 from palio.rollout import run_problem
 from palio.sandbox.inline import InlineDriver
@@ -85,6 +86,8 @@ def test_each_opening_is_logged_before_it_begins_and_when_it_ends(lab: Path) -> 
         held = {row.trajectory.problem_id for row in read_rollouts(lab / "sealed" / str(number))}
         pools = open_ground(lab / "world").pools
         assert {pools[problem] for problem in held} == {"sealed"}
+        pin = pin_of(read_identity(lab / "sealed" / str(number)))
+        assert pin == checkpoint_pin(lab / f"model-{number}"), "the weights that were examined"
 
 
 def test_no_reason_no_opening(lab: Path) -> None:

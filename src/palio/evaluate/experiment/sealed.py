@@ -26,6 +26,7 @@ from palio.evaluate.experiment.lab import Lab
 from palio.evaluate.experiment.runs import read_runs
 from palio.evaluate.mainjob.measure import THREADS
 from palio.evaluate.mainjob.stages import Reporter
+from palio.evaluate.pin import loaded_pin
 from palio.evaluate.policy import EvalSettings, Policy, evaluate_policy
 from palio.evaluate.results import EvalResult
 from palio.judging import default_encoder
@@ -256,7 +257,7 @@ def _examined(
     started = now()
     with open_checkpoint(checkpoint) as engine:
         result = evaluate_policy(
-            Policy(SEALED, policy_agent(SEALED, SEALED), engine),
+            Policy(SEALED, policy_agent(SEALED, SEALED), engine, loaded_pin(engine.identity)),
             exam.problems,
             exam.worlds,
             default_encoder(),
