@@ -58,10 +58,11 @@ class Counting:
 
 
 class Tokened(Counting):
-    """A scripted model that tells the ids of its text, cut in another way than training would."""
+    """A scripted model that tells the ids of its text, `cut` in another way than training would."""
 
-    def __init__(self, inner: Upstream, tokenizer: ChatTokenizer) -> None:
+    def __init__(self, inner: Upstream, tokenizer: ChatTokenizer, *, cut: bool = True) -> None:
         super().__init__(inner)
+        self._cut = cut
         self._tokenizer, self._transcript = tokenizer, Transcript(tokenizer)
 
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +71,7 @@ class Tokened(Counting):
         answer = super().complete(body)
         message = msgspec.convert(answer["choices"][0]["message"], Message)
         text = assistant_text(message)
-        half = len(text) // 2
+        half = len(text) // 2 if self._cut else 0
         odd = self._tokenizer.encode(text[:half]) + self._tokenizer.encode(text[half:])
         if self._tokenizer.decode(odd) != text:
             odd = self._tokenizer.encode(text)
@@ -95,6 +96,16 @@ def test_a_rollout_is_trained_on_the_very_ids_that_were_sampled(
         last = rollout.turns[-1]
         assert tuple(told.ids) == last.prompt + last.sampled
     assert kept.redrawn > 0, "tokenising the text again would have trained on other ids"
+
+
+def test_a_rollout_whose_text_has_the_ids_that_were_sampled_is_not_redrawn(
+    ground: Ground, tokenizer: ChatTokenizer, tmp_path: Path
+) -> None:
+    upstream = Tokened(ScriptedUpstream(0), tokenizer, cut=False)
+    found = collect(ground, upstream, CAREFUL, tmp_path, name="t", seed=1, report=quiet)
+    kept = keep(found.rollouts, ChatCodec(tokenizer), least=1.0, cap=0, longest=2000, sampled=True)
+    assert kept.rows
+    assert kept.redrawn == 0, "what follows the last turn was never read"
 
 
 def test_a_conversation_that_was_written_anew_is_no_row() -> None:

@@ -261,7 +261,3 @@ class Qwen3(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """(B, T) ids to (B, T, vocabulary) logits in fp32."""
         return self.logits(self.hidden(ids))
-
-    def parameters_count(self) -> int:
-        """Number of weights, embeddings counted once."""
-        return sum(weight.numel() for weight in self.parameters())

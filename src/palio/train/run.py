@@ -347,18 +347,6 @@ def _done(stage: StageEntry, folder: Path, manifest: Provenance, *, skipped: boo
     )
 
 
-def final_checkpoint(out: Path) -> Path:
-    """The checkpoint of the last finished stage of a run folder.
-
-    Raises:
-        InputError: no stage of the folder is finished.
-    """
-    found = checkpoint_folder(out)
-    if found == out:
-        raise InputError("no stage of this run is finished", where=str(out))
-    return found
-
-
 def read_curve(out: Path) -> list[Point]:
     """The learning curves of a run's stages, in order; [] when there is none yet.
 

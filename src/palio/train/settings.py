@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import resources
-from typing import Literal
 
 import msgspec
 
@@ -129,9 +128,6 @@ class Sampling(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=T
         """What each request carries."""
         made: dict[str, float | int] = {"temperature": self.temperature, "top_p": self.top_p}
         return {**made, "max_tokens": self.max_tokens} if self.max_tokens else made
-
-
-Weighting = Literal["none", "reward", "problem"]
 
 
 def small_training(settings: SftSettings) -> SftSettings:

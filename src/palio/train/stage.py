@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -129,13 +129,6 @@ The stage's folder exists. The stage keeps there whatever it needs to go on afte
 its measurements to `metrics.jsonl`, and writes its checkpoint with the backend. It must not touch
 anything outside its folder.
 """
-
-
-class Shrink(Protocol):
-    """Makes settings so small that a dry run takes seconds."""
-
-    def __call__(self, settings: Any, /) -> Any:
-        """The same settings with the smallest counts that still reach every part of the stage."""
 
 
 class Kind(Record, frozen=True):

@@ -75,9 +75,16 @@ def keep(
             continue
         seen.add(example.ids)
         held[rollout.problem_id] += 1
-        redrawn += again is not None and encoded is not None and again.ids != encoded.ids
+        redrawn += _redrawn(again, encoded)
         rows.append((rollout, example))
     return Kept(rows, dict(sorted(counts.items())), redrawn)
+
+
+def _redrawn(again: Encoded | None, sampled: Encoded | None) -> bool:
+    """Whether the text has other ids; what follows the last sampled turn was never read."""
+    if again is None or sampled is None:
+        return False
+    return again.ids[: len(sampled.ids)] != sampled.ids
 
 
 def _refused(rollout: Rollout, least: float) -> str:
