@@ -89,9 +89,9 @@ class PretrainedModel(Record, frozen=True, omit_defaults=False, forbid_unknown_f
         lora: adapter; None: all weights are trained.
         attention: implementation that transformers is asked for; "palio" is ours, for CPU cores.
         template: file of another chat template; "" for palio's own, "signatures" for the same with
-            tools as one line each, not as JSON schemas, "qwen3" for Qwen3's own. A file must mark with `generation` what the
-            assistant writes, write it as palio does, and never rewrite what was said before; rows,
-            rollouts and the server then have its text.
+            tools as one line each, not as JSON schemas, "qwen3" for Qwen3's own. A file must
+            mark with `generation` what the assistant writes, write it as palio does, and never
+            rewrite what was said before; rows, rollouts and the server then have its text.
         shape: configuration of random weights; only a dry run has any.
         rehearsal: what a dry run uses.
     """
