@@ -161,6 +161,19 @@ def test_an_agent_file_at_a_model_server_needs_a_model(arena: list[str], tmp_pat
     assert isinstance(result.exception, ConfigError)
 
 
+def test_a_model_that_nothing_answers_for_is_refused_not_raced(
+    arena: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(Path(find_agent("careful").path).read_text())
+    for asked in (["--policy", "bundled"], ["--agents", str(path), "--model", "scripted-cafeful"]):
+        with pytest.raises(ConfigError, match="none is called .*(bundled|cafeful)"):
+            palio(*asked, *arena)
+    tried = CliRunner().invoke(agent_app, ["test", str(path), "--model", "scripted-cafeful"])
+    assert isinstance(tried.exception, ConfigError)
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_is_missing_is_named(arena: list[str]) -> None:
     result = palio("--agents", "hasty", *arena[:2])
     assert result.exit_code == 2

@@ -143,9 +143,12 @@ def _spec(agent: str, model: str, *, scripted: bool) -> AgentSpec:
     import msgspec
 
     from palio.agents.registry import find_agent
+    from palio.agents.scripted import check_models
     from palio.agents.spec import agent_from_file
     from palio.records import ConfigError
 
+    if scripted and model:
+        check_models([model])
     if Path(agent).suffix == ".py" or Path(agent).exists():
         if not model and not scripted:
             raise ConfigError(

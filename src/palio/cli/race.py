@@ -78,7 +78,8 @@ def race(
     ranked = _profile(profile)
     read, worlds = _inputs(suite, catalogue, world)
     served = model or ("" if model_url else "scripted-careful")
-    jobs = _jobs(_specs(agents, policy, served), read, worlds, limit, seed)
+    specs = _specs(agents, policy, served, scripted=not model_url)
+    jobs = _jobs(specs, read, worlds, limit, seed)
     with ExitStack() as stack:
         judging = reasoning_judge(stack, judge, out / REPLIES)
         report = run_suite(
@@ -141,17 +142,19 @@ def _check_models(agents: str, model: str) -> None:
         )
 
 
-def _specs(agents: str, policies: list[str], model: str) -> list[AgentSpec]:
+def _specs(agents: str, policies: list[str], model: str, *, scripted: bool) -> list[AgentSpec]:
     from palio.agents.registry import find_agent
+    from palio.agents.scripted import check_models
     from palio.agents.spec import agent_from_file, policy_agent
     from palio.train.racer import racer_spec
 
     _check_models(agents, model)
     names = [name.strip() for name in agents.split(",") if name.strip()]
+    own = {name: racer_spec(Path(name)) for name in names if name.endswith(".py")}
+    if scripted:
+        check_models([*policies, *(model for racer in own.values() if racer is None)])
     specs = [
-        (racer_spec(Path(name)) or agent_from_file(name, model=model))
-        if name.endswith(".py")
-        else find_agent(name)
+        (own[name] or agent_from_file(name, model=model)) if name in own else find_agent(name)
         for name in names
     ]
     return [*specs, *(policy_agent(model, model) for model in policies)]

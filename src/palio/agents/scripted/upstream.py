@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -20,7 +20,7 @@ from palio.agents.scripted.narrator import classify, narrate
 from palio.agents.scripted.shopper import STYLES, Shopper
 from palio.broker.relay import run_seed_of
 from palio.broker.upstream import RejectedError
-from palio.records import InputError
+from palio.records import ConfigError, InputError
 
 Reply = tuple[str, str, tuple[Call, ...]]
 """Thinking, content, calls."""
@@ -31,6 +31,21 @@ TEXT_MODELS: dict[str, Callable[[str], tuple[str, str]]] = {
 }
 MODELS = (*STYLES, *TEXT_MODELS)
 """Names of all scripted models."""
+
+
+def check_models(models: Iterable[str]) -> None:
+    """See before anything is run that scripted models can answer.
+
+    Raises:
+        ConfigError: there is none of a name; every run would end unasked.
+    """
+    for model in models:
+        if model not in MODELS:
+            raise ConfigError(
+                f"scripted models answer where no server is named, and none is called {model!r}",
+                remedy=f"name a server with --model-url, or one of {', '.join(MODELS)}; "
+                "a checkpoint races by the file that `palio agent from-checkpoint` writes",
+            )
 
 
 class ScriptedUpstream:
