@@ -166,5 +166,10 @@ def test_on_the_command_line(lab: Path, tmp_path: Path) -> None:
     assert "of 9; " + REASON in text
     found = json.loads(run("--out", lab, "--json"))
     assert found[0]["result"]["event"] == "result"
-    with pytest.raises(InputError, match="no lab"):
-        run("--out", tmp_path, "--checkpoint", lab / "model-1", "--reason", REASON)
+    for asked in ((), ("--checkpoint", lab / "model-1", "--reason", REASON)):
+        with pytest.raises(InputError, match="no lab"):
+            run("--out", tmp_path, *asked)
+    nowhere = ["report", "--runs", str(tmp_path / "no"), "--out", str(tmp_path / "docs")]
+    with pytest.raises(InputError, match="no runs here"):
+        CliRunner().invoke(app, nowhere, catch_exceptions=False)
+    assert not (tmp_path / "docs").exists()

@@ -145,7 +145,7 @@ def _labs(labs: list[Path], runs: list[Path], suite_seed: int | None) -> list[La
     from palio.evaluate.experiment.evidence import LabRuns
     from palio.evaluate.experiment.runs import read_runs
     from palio.evaluate.experiment.sealed import read_log
-    from palio.records import ConfigError
+    from palio.records import ConfigError, InputError
 
     places = runs or [Path("runs/experiment")]
     configs: Sequence[Path | None] = labs or [None]
@@ -154,6 +154,13 @@ def _labs(labs: list[Path], runs: list[Path], suite_seed: int | None) -> list[La
             f"{len(configs)} labs and {len(places)} places of runs",
             remedy="say --lab and --runs equally often, in the same order",
         )
+    for place in places:
+        if not place.exists():
+            raise InputError(
+                "no runs here",
+                where=str(place),
+                remedy="name a lab's folder or a file of runs with --runs",
+            )
     return [
         LabRuns(
             read_lab(config, suite_seed),
@@ -173,9 +180,10 @@ def sealed(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Examine a checkpoint on the sealed pool; every opening is logged, with its reason."""
-    from palio.evaluate.experiment.sealed import open_sealed, openings, read_log
+    from palio.evaluate.experiment.sealed import open_sealed, openings, read_config, read_log
     from palio.records import to_json
 
+    read_config(out)  # where there is no lab, "never opened" would be no answer
     if checkpoint is not None:
         before = len(openings(read_log(out)))
         typer.echo(f"the sealed pool was opened {before} times before", err=True)
