@@ -75,3 +75,8 @@ def test_one_shop_is_asked_for_by_shop_problems_and_shop_vouchers_only(
 def test_every_bank_was_read() -> None:
     read = {p.bank for p in (*COMPACT, *FULL, *SPECIAL)}
     assert read == {bank.id for world in ("compact", "full") for bank in load_banks(world)}
+
+
+def test_a_price_before_the_word_in_is_no_length() -> None:
+    item = read_request("a tiny grela clock cheaper than 204 in blue.").items[0]
+    assert (item.high, item.words) == (204.0, ("grela", "clock"))

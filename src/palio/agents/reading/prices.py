@@ -7,8 +7,9 @@ import re
 _N = r"(₱?\d+(?:\.\d+)?)"
 _LINK = r"\s*(?:to|and|-|\u2013)\s*"
 _CUE = re.compile(r"(?:pric|cost|pay|worth|budget|spend|₱)")
+# "in" is no inch here: "cheaper than 204 in blue"
 _UNIT = re.compile(
-    r"\s*-?(?:inch|in\b|cm|mm|m\b|km|kg|g\b|mg|ml|l\b|oz|lb|ft|feet|hz|khz|mbps|gb|mb|tb|mah|w\b|"
+    r"\s*-?(?:inch|cm|mm|m\b|km|kg|g\b|mg|ml|l\b|oz|lb|ft|feet|hz|khz|mbps|gb|mb|tb|mah|w\b|"
     r"watt|v\b|volt|year|month|week|day|hour|hr|min|sec|pc|piece|pack|people|person|page|x\b|\*|%|"
     r"degree|k\b|lumen|spf|count|port|set|layer|grit|tooth|teeth|size)"
 )
