@@ -78,8 +78,7 @@ def race(
     ranked = _profile(profile)
     read, worlds = _inputs(suite, catalogue, world)
     served = model or ("" if model_url else "scripted-careful")
-    specs = _specs(agents, policy, served, scripted=not model_url)
-    jobs = _jobs(specs, read, worlds, limit, seed)
+    jobs = _jobs(_specs(agents, policy, served, not model_url), read, worlds, limit, seed)
     with ExitStack() as stack:
         judging = reasoning_judge(stack, judge, out / REPLIES)
         report = run_suite(
@@ -142,7 +141,7 @@ def _check_models(agents: str, model: str) -> None:
         )
 
 
-def _specs(agents: str, policies: list[str], model: str, *, scripted: bool) -> list[AgentSpec]:
+def _specs(agents: str, policies: list[str], model: str, scripted: bool) -> list[AgentSpec]:
     from palio.agents.registry import find_agent
     from palio.agents.scripted import check_models
     from palio.agents.spec import agent_from_file, policy_agent
