@@ -114,6 +114,12 @@ def test_banks_that_no_job_may_train_on_are_refused(banks: tuple[str, ...], said
         msgspec.structs.replace(SMALL, banks=banks).checked()
 
 
+@pytest.mark.parametrize("count", [-1, 1_167])
+def test_more_reworded_problems_than_a_catalogue_holds_are_refused_at_once(count: int) -> None:
+    with pytest.raises(ConfigError, match="reworded must be in 0 to 1,166"):
+        msgspec.structs.replace(SMALL, reworded=count).checked()
+
+
 def test_the_report_is_one_page_without_outside_resources(
     made: tuple[Path, MainJobResult],
 ) -> None:

@@ -13,6 +13,10 @@ from palio.agents.registry import find_agent
 from palio.records import ConfigError, InputError, Record
 from palio.world.synthesis.wording import banks_for, chosen_banks
 
+PRODUCTS_A_PROBLEM = 6
+"""Of the reworded problems' catalogue: targets, decoys and some background."""
+MOST_REWORDED = 7_000 // PRODUCTS_A_PROBLEM
+"""What fits into a compact catalogue, whose ids have four digits."""
 RACERS = ("careful", "terse", "sloppy", "hasty", "narrator", "classifier", "shortcut", "crash")
 """Eight bundled agents that differ in kind; `shortcut` knows half of the race's answers."""
 
@@ -81,8 +85,8 @@ class MainJobConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fie
             raise ConfigError("train_share + development_share must leave a held-out share")
         if self.samples < 1 or self.workers < 1 or self.race_parallel < 1 or self.others_every < 1:
             raise ConfigError("samples, workers, race_parallel, others_every must be at least 1")
-        if self.reworded < 0:
-            raise ConfigError("reworded must be 0 or more")
+        if not 0 <= self.reworded <= MOST_REWORDED:  # now, not when training is done
+            raise ConfigError(f"reworded must be in 0 to {MOST_REWORDED:,}")
         measuring = set(self.banks) & set(banks_for("compact", "measuring"))
         if measuring:
             raise ConfigError(

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from palio.evaluate.mainjob.config import MainJobConfig
+from palio.evaluate.mainjob.config import PRODUCTS_A_PROBLEM, MainJobConfig
 from palio.evaluate.mainjob.measure import Exam
 from palio.evaluate.mainjob.worlds import Ground, open_world
 from palio.records import Suite
@@ -19,8 +19,6 @@ from palio.world.synthesis.wording import banks_for
 
 CATALOGUE = "compact-reworded"
 SUITE = "suite.json"
-PRODUCTS_A_PROBLEM = 6
-"""Targets, decoys and some background."""
 
 
 def make_reworded(config: MainJobConfig, ground: Ground, folder: Path) -> dict[str, Any]:
