@@ -97,7 +97,7 @@ def test_a_few_problems_that_cannot_be_solved_are_told_and_not_refused(shop: Sho
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--model", "scripted-nobody"), "no scripted model 'scripted-nobody' (one of scripted-c"),
+        (("--model", "scripted-nobody"), "none is called 'scripted-nobody' (name a server too"),
         ((*HASTY, "--tools", "find_product,nosuch"), "no tool 'nosuch'"),
         ((*HASTY, "--k", "2", "--temperature", "inf"), "temperature must be a number"),
         ((*HASTY, "--floor", "a=bundled", "--floor", "a=bundled"), "would be called 'a'"),

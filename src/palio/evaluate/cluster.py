@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from palio.agents.scripted import MODELS, ScriptedUpstream
+from palio.agents.scripted import ScriptedUpstream, check_models
 from palio.agents.spec import policy_agent
 from palio.broker.upstream import HttpUpstream, Upstream, no_upstream
 from palio.evaluate.pin import ModelPin, checkpoint_pin, endpoint_pin, loaded_pin
@@ -54,10 +54,8 @@ class PolicySource:
                 remedy="--checkpoint DIR, or --base-url URL --model NAME, "
                 "or --model scripted-careful",
             )
-        if scripted and self.model not in MODELS:
-            raise ConfigError(
-                f"there is no scripted model {self.model!r}", remedy=f"one of {', '.join(MODELS)}"
-            )
+        if scripted:
+            check_models([self.model])
 
     @property
     def called(self) -> str:

@@ -43,7 +43,7 @@ def check_models(models: Iterable[str]) -> None:
         if model not in MODELS:
             raise ConfigError(
                 f"scripted models answer where no server is named, and none is called {model!r}",
-                remedy=f"name a server with --model-url, or one of {', '.join(MODELS)}; "
+                remedy=f"name a server too, or one of {', '.join(MODELS)}; "
                 "a checkpoint races by the file that `palio agent from-checkpoint` writes",
             )
 
