@@ -73,6 +73,21 @@ def test_arms_of_shared_support_have_the_same_problems_in_the_same_order(seed):
     assert same, "where the raw arm drew a row that passes, both train on it"
 
 
+@given(st.integers(0, 50), st.sampled_from([0.1, 0.3, 0.6]))
+def test_salvaged_rows_of_a_scarce_arm_stand_beyond_its_agentic_ones(seed, share):
+    """Agentic rows on other problems would be the very thing that the arm is to do without."""
+    scarce = Arm(name="scarce", gates=ALL, share=share)
+    both = Arm(name="both", gates=ALL, share=share, salvaged=1.0)
+    alone, mixed = (
+        {row.trajectory_id for row in draw(plan(arm, support="own"), arm, FIREHOSE, salt_of(seed))}
+        for arm in (scarce, both)
+    )
+    salvaged = {name for name in mixed if name.endswith("+salvaged")}
+    assert mixed - salvaged == alone
+    theirs = {name.split("-")[0] for name in salvaged}
+    assert theirs == {f"p{n:03}" for n in range(40)} - {name.split("-")[0] for name in alone}
+
+
 @pytest.mark.parametrize("support", ["own", "shared"])
 def test_stages_that_go_on_mix_rows_of_the_same_problems_in(support):
     first, further = Arm(name="sft", gates=ALL), Arm(name="kto", start="sft", sft=False, gates=ALL)

@@ -7,7 +7,7 @@ import pytest
 
 from palio.evaluate.experiment.analysis import analyse
 from palio.evaluate.experiment.config import LabConfig, read_lab
-from palio.evaluate.experiment.evidence import LabRuns, points, verdict, write_evidence
+from palio.evaluate.experiment.evidence import LabRuns, chosen, points, verdict, write_evidence
 from palio.evaluate.experiment.plan import Arm, Contrast, load_plan, plan_names
 from palio.evaluate.experiment.runs import read_runs
 from palio.records import ConfigError, from_json
@@ -121,7 +121,9 @@ def test_the_published_runs_are_of_the_published_labs_and_plans(runs):
     assert {run.plan_digest for run in found} <= plans
 
 
-def test_several_labs_stand_on_one_page_and_each_plan_is_told_from_one(tmp_path):
+def test_several_labs_stand_on_one_page_and_each_seed_is_told_from_the_one_with_most_of_it(
+    tmp_path,
+):
     cpu, gpu = LabConfig(device="cpu"), LabConfig(device="cuda")
     few = [msgspec.structs.replace(each, lab=gpu.digest()) for each in three_seeds()[:4]]
     many = [msgspec.structs.replace(each, lab=cpu.digest()) for each in three_seeds()]
@@ -133,6 +135,38 @@ def test_several_labs_stand_on_one_page_and_each_plan_is_told_from_one(tmp_path)
     assert "trained on cuda" in page
     assert "trained on CPU cores" in page
     assert "| 3 of 3 | yes | 2 |" in page
+
+
+def labs_of(runs, *, others, other):
+    """Seeds below 2 of the default lab, the others of another one."""
+    here = [msgspec.structs.replace(each, lab=LAB.digest()) for each in runs if each.seed < 2]
+    there = [msgspec.structs.replace(each, lab=other.digest()) for each in others]
+    return [LabRuns(LAB, here), LabRuns(other, there)]
+
+
+def test_labs_that_differ_in_the_device_are_one_experiment_seed_by_seed(tmp_path):
+    further = [each for each in three_seeds() if each.seed == 2]
+    partial = [run("a", 0, first(1)), run("b", 1, first(1))]  # seeds that the first lab has whole
+    labs = labs_of(three_seeds(), others=[*further, *partial], other=LabConfig(device="cuda"))
+    (result,) = write_evidence([PLAN], labs, tmp_path, "")
+    page = (tmp_path / "evidence.md").read_text("utf-8")
+    assert result.complete
+    assert "| 3 of 3 | yes | 1 (seeds 0, 1); 2 (seed 2) |" in page
+    assert "| a | 75.0, 80.0, 70.0 | **75.0** |" in page
+    assert chosen(PLAN, labs) == {0: 0, 1: 0, 2: 1}
+
+
+def test_labs_that_differ_in_more_are_never_mixed(tmp_path):
+    further = [each for each in three_seeds() if each.seed == 2]
+    labs = labs_of(three_seeds(), others=further, other=LabConfig(suite_seed=2, device="cuda"))
+    assert chosen(PLAN, labs) == {0: 0, 1: 0}
+    (result,) = write_evidence([PLAN], labs, tmp_path, "")
+    assert (result.seeds, result.complete) == (2, False)
+
+
+def test_the_design_of_a_lab_is_all_but_device_and_workers():
+    assert LabConfig(device="cuda", workers=9).design() == LAB.design()
+    assert LabConfig(loss_tokens=5).design() != LAB.design()
 
 
 def test_sampled_plans_show_headroom_and_twins_are_named(tmp_path):

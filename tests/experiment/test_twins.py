@@ -54,6 +54,20 @@ def test_another_seed_or_other_samples_or_an_unknown_plan_are_another_run():
     assert found(SAME, [msgspec.structs.replace(made(), plan_digest="gone")]) is None
 
 
+def test_a_run_with_samples_is_also_one_of_greedy_answers_without_them(tmp_path):
+    sampled = msgspec.structs.replace(ONE, samples=8, sampled=20)
+    run_of = msgspec.structs.replace(
+        made(), plan_digest=sampled.digest(), pass_at={"1": 0.5}, sampled=20
+    )
+    plans = {each.digest(): each for each in (sampled, OTHER)}
+    assert twin_of(OTHER, SAME, 0, runs=[run_of], plans=plans, firehose=FIREHOSE) == run_of
+    more = msgspec.structs.replace(OTHER, samples=16, sampled=20)
+    assert twin_of(more, SAME, 0, runs=[run_of], plans=plans, firehose=FIREHOSE) is None
+    taken = adopted(run_of, OTHER, SAME, tmp_path)
+    assert taken is not None
+    assert (taken.pass_at, taken.sampled) == ({}, 0)
+
+
 def test_an_adopted_run_says_whose_it_is_and_brings_its_checkpoints(tmp_path):
     stage = tmp_path / "p" / "structural" / "0" / "0-sft"
     (stage / "checkpoint").mkdir(parents=True)

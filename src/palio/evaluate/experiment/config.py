@@ -77,8 +77,14 @@ class LabConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=
 
     def digest(self) -> str:
         """Digest of all that decides results; the number of workers does not."""
-        plain = msgspec.to_builtins(self)
-        del plain["workers"]
+        return self._digest("workers")
+
+    def design(self) -> str:
+        """Digest of all but the device: labs that share it ask the same of other arithmetic."""
+        return self._digest("workers", "device")
+
+    def _digest(self, *without: str) -> str:
+        plain = {k: v for k, v in msgspec.to_builtins(self).items() if k not in without}
         return digest([plain, self.recipe_of(0).digest()])
 
     def recipe_of(self, seed: int) -> Recipe:

@@ -30,12 +30,18 @@ def eligible(arm: Arm, rows: Iterable[FirehoseRow], salt: str) -> Candidates:
     for row in rows:
         if row.pool == TRAIN and _fits(arm, row):
             found[row.problem_id].append(row)
-    kept = {
-        problem: sorted(each, key=lambda row: digest([salt, row.trajectory_id]))
-        for problem, each in found.items()
-        if _share_of(problem, salt) < arm.share
-    }
-    return dict(sorted(kept.items()))
+    kept = {}
+    for problem in sorted(found):
+        inside = _share_of(problem, salt) < arm.share
+        rows_of = [row for row in found[problem] if _belongs(arm, row, inside=inside)]
+        if rows_of:
+            kept[problem] = sorted(rows_of, key=lambda row: digest([salt, row.trajectory_id]))
+    return kept
+
+
+def _belongs(arm: Arm, row: FirehoseRow, *, inside: bool) -> bool:
+    """Whether a row is of the arm's share: agentic ones inside of it, salvaged ones beyond it."""
+    return inside != row.salvaged if arm.salvaged and arm.share < 1 else inside
 
 
 def _fits(arm: Arm, row: FirehoseRow) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +48,7 @@ def write_evidence(
 ) -> list[PlanResult]:
     """Analyse, and write `evidence.md`, and in `evidence/` pictures and `results.json`.
 
-    A plan is told from one lab, never from several: the first of those with most of its runs.
+    Where several labs carried a plan out, `chosen` decides which runs it is told from.
 
     Args:
         plans: in the order in which they are told.
@@ -59,11 +60,11 @@ def write_evidence(
     folder.mkdir(parents=True, exist_ok=True)
     told, results = [], []
     for plan in plans:
-        lab = max(labs, key=lambda each: len(each.of(plan)))
-        mine = lab.of(plan)
+        by_seed = chosen(plan, labs)
+        mine = [run for seed in by_seed for run in labs[by_seed[seed]].of(plan) if run.seed == seed]
         result = analyse(plan, mine)
         results.append(result)
-        told.append({**_told(plan, result, mine), "lab": labs.index(lab) + 1})
+        told.append({**_told(plan, result, mine), "lab": _places(by_seed)})
         for name, picture in pictures(plan, result, mine).items():
             write_lines(folder / f"{name}.svg", [picture.encode(), b"\n"])
     page = _template().render(
@@ -76,6 +77,40 @@ def write_evidence(
     write_lines(out / PAGE, [page.strip().encode(), b"\n"])
     write_lines(folder / RESULTS, [to_json(results), b"\n"])
     return results
+
+
+def chosen(plan: Plan, labs: Sequence[LabRuns]) -> dict[int, int]:
+    """Seed -> place of the lab that it is told from, in the order of seeds.
+
+    Only labs of one design are told together, those with most runs of the plan; they may differ in
+    the device, which all arms of a seed share: differences are taken within a seed, and a seed is
+    told from one lab, the first of those with most of its arms.
+    """
+    of_plan = [lab.of(plan) for lab in labs]
+    designs = [lab.config.design() for lab in labs]
+    most = Counter[str]()
+    for design, runs in zip(designs, of_plan, strict=True):
+        most[design] += len(runs)
+    wanted = most.most_common(1)[0][0]
+    arms = {
+        place: Counter(run.seed for run in runs)
+        for place, runs in enumerate(of_plan)
+        if designs[place] == wanted
+    }
+    seeds = sorted({seed for counted in arms.values() for seed in counted})
+    return {seed: max(arms, key=lambda place: (arms[place][seed], -place)) for seed in seeds}
+
+
+def _places(by_seed: Mapping[int, int]) -> str:
+    """Which lab, and of several, which seeds are of which."""
+    labs = sorted(set(by_seed.values()))
+    if len(labs) < 2:
+        return f"{labs[0] + 1}" if labs else ""
+    seeds = {lab: [f"{seed}" for seed in by_seed if by_seed[seed] == lab] for lab in labs}
+    return "; ".join(
+        f"{lab + 1} (seed{'s' * (len(found) > 1)} {', '.join(found)})"
+        for lab, found in seeds.items()
+    )
 
 
 def pictures(plan: Plan, result: PlanResult, runs: Sequence[ArmRun]) -> dict[str, str]:

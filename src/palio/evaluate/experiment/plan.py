@@ -30,6 +30,7 @@ class Arm(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
         agents: whose rows; empty = every agent of the firehose.
         gates: what a row must have passed.
         share: of the training problems, in (0, 1], chosen by digest so that shares are nested.
+            Below 1 beside salvaged rows: of the agentic ones; salvaged ones are of the others.
         salvaged: share of the problems whose row is a salvaged one where there is one, in [0, 1].
         exposed: share of the held-out clusters whose rows are put into training, in [0, 1].
         copies: rows of each exposed problem, repeated where there are fewer different ones.

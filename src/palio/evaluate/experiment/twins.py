@@ -48,8 +48,9 @@ def twin_of(
         if other is None or run.seed != seed or run.rows != len(wanted):
             continue
         its = next((each for each in other.arms if each.name == run.arm), None)
-        alike = its is not None and not its.start and _rest(plan, arm) == _rest(other, its)
-        if its is not None and alike and _rows(other, its, seed, firehose) == wanted:
+        if its is None or its.start or _rest(arm) != _rest(its) or not _sampled(plan, other):
+            continue
+        if _rows(other, its, seed, firehose) == wanted:
             return run
     return None
 
@@ -78,6 +79,8 @@ def adopted(run: ArmRun, plan: Plan, arm: Arm, arms: Path) -> ArmRun | None:
         plan_digest=plan.digest(),
         arm=arm.name,
         twin=run.twin or run.name,
+        pass_at=run.pass_at if plan.samples else {},
+        sampled=run.sampled if plan.samples else 0,
         train_s=0.0,
         exam_s=0.0,
     )
@@ -90,6 +93,11 @@ def _rows(plan: Plan, arm: Arm, seed: int, firehose: Sequence[FirehoseRow]) -> l
     return [hashlib.sha256(to_json(row)).hexdigest() for row in rows]
 
 
-def _rest(plan: Plan, arm: Arm) -> tuple[object, ...]:
+def _rest(arm: Arm) -> tuple[object, ...]:
     """What decides a run beside its rows; `exposed` names the groups of the examination."""
-    return (arm.tokens, arm.sft, arm.stages, arm.exposed, plan.samples, plan.sampled)
+    return (arm.tokens, arm.sft, arm.stages, arm.exposed)
+
+
+def _sampled(plan: Plan, other: Plan) -> bool:
+    """Whether runs of the other plan were examined in all that the plan asks: greedy always is."""
+    return not plan.samples or (plan.samples, plan.sampled) == (other.samples, other.sampled)
