@@ -297,35 +297,26 @@ _TOOLS: tuple[dict[str, Any], ...] = tuple(
     for name in ("find_product", "terminate")
 )
 _CALLS = (_call("find_product", '{"q":"café <b>", "page": 1}'), _call("terminate", "{}"))
-_REQUEST = (
+_AGAIN = (_call("find_product", '{"q":"mug"}'),)
+_BEGIN = (
     Message(role="system", content="Be brief."),
     Message(role="user", content="a mug"),
     Message(role="assistant", reasoning_content="two\n searches. ", tool_calls=_CALLS),
     Message(role="tool", content="[]", tool_call_id="call_12"),
     Message(role="tool", content="{}", tool_call_id="call_9"),
-    Message(
-        role="assistant",
-        reasoning_content="again",
-        content="none",
-        tool_calls=(_call("find_product", '{"q":"mug"}'),),
-    ),
-    Message(role="tool", content="[1]", tool_call_id="call_12"),
+)
+_FOUND = Message(role="tool", content="[1]", tool_call_id="call_12")
+_REQUEST = (
+    *_BEGIN,
+    Message(role="assistant", reasoning_content="again", content="none", tool_calls=_AGAIN),
+    _FOUND,
     Message(role="assistant", reasoning_content="found", content="It is 1."),
 )
 """One request, answered in turns that think."""
 _TALK = (
-    Message(role="system", content="Be brief."),
-    Message(role="user", content="a mug"),
-    Message(role="assistant", reasoning_content="two\n searches. ", tool_calls=_CALLS),
-    Message(role="tool", content="[]", tool_call_id="call_12"),
-    Message(role="tool", content="{}", tool_call_id="call_9"),
-    Message(
-        role="assistant",
-        reasoning_content="",
-        content=" none \n",
-        tool_calls=(_call("find_product", '{"q":"mug"}'),),
-    ),
-    Message(role="tool", content="[1]", tool_call_id="call_12"),
+    *_BEGIN,
+    Message(role="assistant", reasoning_content="", content=" none \n", tool_calls=_AGAIN),
+    _FOUND,
     Message(role="assistant", content="It is 1."),
     Message(role="user", content="thanks"),
     Message(role="assistant", reasoning_content="polite", content=""),
