@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from palio.train.audit import RunAudit
     from palio.train.curves import Curve
     from palio.train.ground import Ground
+    from palio.train.recipe import Recipe
     from palio.train.run import Trained
 
 
@@ -28,7 +30,8 @@ class RecipeFirst(TyperGroup):
 
 
 app = typer.Typer(
-    help="Training: `palio train RECIPE --corpus C --out DIR` makes checkpoints.",
+    help="Training: `palio train RECIPE --corpus C --out DIR` makes checkpoints.\n\n"
+    "`palio train RECIPE --dry-run` tries the mechanics; `palio train run --help`: all options.",
     no_args_is_help=True,
     cls=RecipeFirst,
 )
@@ -67,10 +70,8 @@ def run(
     if minutes:
         chosen = shortened(chosen, minutes)
     if dry_run:
-        from palio.train.dry import dry_run as rehearse
-
-        with _Bars() as bars:
-            _show(rehearse(chosen, out, report=bars.step, threads=threads), as_json, dry=True)
+        data = {"--corpus": corpus, "--suite": suite, "--catalogue": catalogue, "--pools": pools}
+        _rehearse(chosen, out, data, threads=threads, redo=redo, as_json=as_json)
         return
     if corpus is None or out is None:
         raise ConfigError("name --corpus and --out", remedy="or say --dry-run")
@@ -85,6 +86,30 @@ def run(
         ground = _ground(suite, catalogue, pools or corpus, encoder) if suite else None
         made = train(chosen, corpus, out, ground=ground, options=options)
     _show(made, as_json)
+
+
+def _rehearse(
+    recipe: Recipe,
+    out: Path | None,
+    data: Mapping[str, Any],
+    *,
+    threads: int,
+    redo: bool,
+    as_json: bool,
+) -> None:
+    """A dry run. It makes its own rows and problems, so that data named beside it is a mistake."""
+    from palio.records import ConfigError
+    from palio.train.dry import dry_run
+
+    given = [option for option, value in data.items() if value]
+    if given:
+        raise ConfigError(
+            f"a dry run makes its own rows and problems and reads no {' and no '.join(given)}",
+            remedy="leave them out, or leave out --dry-run",
+        )
+    with _Bars() as bars:
+        made = dry_run(recipe, out, report=bars.step, threads=threads, redo=redo)
+    _show(made, as_json, dry=True)
 
 
 def _ground(suite: Path, catalogues: list[Path], pools: Path, encoder: str) -> Ground:

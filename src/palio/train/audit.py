@@ -102,11 +102,18 @@ def audit_run(run: Path, corpus: Path, suite: Path) -> RunAudit:
         suite: the suite that the corpus was built with.
 
     Raises:
-        InputError: no run, none of its stages is finished, or it was trained on another corpus.
+        InputError: no run, a dry one, none of its stages is finished, or it was trained on another
+            corpus.
     """
     chain = read_manifest(run / CHAIN)
     if chain is None:
         raise InputError("no run here", where=str(run), remedy="name a run folder of palio train")
+    if chain.config.get("dry"):
+        raise InputError(
+            "a dry run reads no corpus: it was trained on rows of its own, which are gone",
+            where=str(run),
+            remedy="audit a run that was made without --dry-run",
+        )
     opened = open_corpus(corpus, uncertified=True)
     if chain.inputs.get("corpus") != opened.digests["corpus"]:
         raise InputError("the run was trained on another corpus", where=str(corpus))

@@ -98,6 +98,7 @@ def dry_run(
     *,
     report: Callable[[Step], None] | None = None,
     threads: int = 2,
+    redo: bool = False,
 ) -> Trained:
     """Take every stage through its mechanics.
 
@@ -106,9 +107,11 @@ def dry_run(
         out: folder to keep; None: nothing is kept.
         report: progress.
         threads: worker threads.
+        redo: do a changed stage of a kept folder and all after it again.
 
     Raises:
         ConfigError: see `rehearsed`.
+        ResumeError: without `redo`, a stage in the folder was made from other settings.
     """
     small = rehearsed(recipe)
     with tempfile.TemporaryDirectory(prefix="palio-dry-") as scratch:
@@ -116,7 +119,7 @@ def dry_run(
         ours = small.pretrained is None
         count, tools = (ROWS, SEVEN_TOOLS) if ours else (SHORTEST, TOOLS)
         corpus, ground = _material(Path(scratch), count, tools)
-        options = Options(threads=threads, uncertified=True, report=report)
+        options = Options(threads=threads, redo=redo, uncertified=True, report=report)
         return train(small, corpus, folder, ground=ground, options=options)
 
 
