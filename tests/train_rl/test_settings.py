@@ -37,6 +37,10 @@ def test_every_choice_of_a_stage_reaches_its_rollouts() -> None:
     assert unlimited.play().max_tokens == 1024
 
 
+def test_a_stage_that_says_nothing_plays_as_any_other() -> None:
+    assert GrpoSettings().play() == DistillSettings().play() == Play()
+
+
 def test_a_stage_without_problems_says_where_to_name_them() -> None:
     recipe = read_recipe({"stage": [{"kind": "sft"}]})
     context = Context(recipe, "sft", 1, 0, (), None, backend=None)  # type: ignore[arg-type]
