@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,3 +138,49 @@ def test_what_the_libraries_below_will_rename_does_not_reach_the_screen() -> Non
         timeout=60,
     )
     assert "from trl.trainer" in loud.stderr
+
+
+WITHOUT_TORCH = """
+import sys
+import tomllib
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "missing_by_mistake"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+@pytest.mark.parametrize("line", ["train list", "serve bundled", "experiment run --plan leak"])
+def test_what_needs_an_extra_says_which_on_a_machine_without_it(line: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_TORCH)
+    done = palio(*line.split(), cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 2
+    assert "needs torch, which is not installed; pip install 'palio[train]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_module_that_no_extra_brings_is_a_bug_and_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken() -> None:
+        raise ModuleNotFoundError("No module named 'x'", name="missing_by_mistake.x")
+
+    monkeypatch.setattr(main, "app", broken)
+    with pytest.raises(ModuleNotFoundError):
+        main.run()
+
+
+def test_every_remedy_names_an_extra_that_there_is() -> None:
+    root = Path(main.__file__).parents[3]
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = extras["optional-dependencies"].keys()
+    found = {
+        name
+        for path in (*(root / "src").rglob("*.py"), *(root / "docs").glob("*.md"))
+        for name in re.findall(r"palio\[([a-z,]+)\]", path.read_text("utf-8"))
+    }
+    assert found
+    assert {part for name in found for part in name.split(",")} <= extras

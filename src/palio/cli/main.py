@@ -6,8 +6,11 @@ import importlib
 import os
 import sys
 import warnings
+from importlib import metadata
 
 import typer
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from palio import __version__
 from palio.records.faults import PalioError
@@ -79,7 +82,8 @@ QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 def run() -> None:
     """Entry point: exit code 2 and one clear message for what palio or the system refuses.
 
-    130 after Ctrl-C. Other exceptions are bugs of palio and keep their traceback.
+    The same for a package that one of palio's extras brings. 130 after Ctrl-C. Other exceptions
+    are bugs of palio and keep their traceback.
     """
     for name, value in (KERNEL_CACHES | QUIET).items():
         os.environ.setdefault(name, value)
@@ -90,6 +94,16 @@ def run() -> None:
     except PalioError as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         sys.exit(2)
+    except ModuleNotFoundError as error:
+        package = canonicalize_name((error.name or "").partition(".")[0])
+        extras = extras_with(package)
+        if not extras:
+            raise
+        how = " or ".join(f"pip install 'palio[{extra}]'" for extra in extras)
+        typer.secho(
+            f"error: this needs {package}, which is not installed; {how}", fg="red", err=True
+        )
+        sys.exit(2)
     except OSError as error:  # a path that cannot be made, a full disk
         typer.secho(f"error: {_system_error(error)}", fg="red", err=True)
         sys.exit(2)
@@ -97,6 +111,17 @@ def run() -> None:
         if end.code == INTERRUPTED:  # typer has turned the KeyboardInterrupt into it
             typer.secho("interrupted; run the same command again to go on", fg="yellow", err=True)
         raise
+
+
+def extras_with(package: str) -> list[str]:
+    """The extras of palio that install a package, without that of its developers."""
+    found = []
+    for line in metadata.requires("palio") or []:
+        needed = Requirement(line)
+        if canonicalize_name(needed.name) == package and needed.marker:
+            extras = metadata.metadata("palio").get_all("Provides-Extra") or []
+            found += [name for name in extras if needed.marker.evaluate({"extra": name})]
+    return [name for name in found if name != "dev"]
 
 
 def _system_error(error: OSError) -> str:

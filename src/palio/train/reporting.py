@@ -65,7 +65,7 @@ def reports_to(named: str | Sequence[str]) -> list[str]:
         from transformers.integrations import integration_utils as known
     except ImportError as error:
         raise MissingDependencyError(
-            f"report_to needs {error.name}", remedy="pip install 'palio[trl]'"
+            f"report_to needs {error.name}", remedy="pip install 'palio[train]'"
         ) from error
     if names == ["all"]:
         return list(known.get_available_reporting_integrations())

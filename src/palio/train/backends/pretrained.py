@@ -45,7 +45,7 @@ class PretrainedBackend:
             import trl  # noqa: F401
         except ImportError as error:
             raise MissingDependencyError(
-                f"pretrained models need {error.name}", remedy="pip install 'palio[trl]'"
+                f"pretrained models need {error.name}", remedy="pip install 'palio[train]'"
             ) from error
         self.model = model
         self._codecs: dict[str, PretrainedCodec] = {}

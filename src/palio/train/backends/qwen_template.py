@@ -61,7 +61,7 @@ def qwen3_original() -> str:
     if path is None or not path.is_file():
         raise MissingDependencyError(
             f"Qwen3's chat template stands in the package {_PACKAGE}, which is not installed",
-            remedy="pip install 'palio[trl]', or name the model's own file",
+            remedy="pip install 'palio[train]', or name the model's own file",
         )
     return path.read_text("utf-8")
 
