@@ -48,3 +48,12 @@ def test_equal_seeds_give_equal_intervals_and_more_rows_narrower_ones() -> None:
     many = [str(place) for place in range(80)]
     wide = rank_correlation(one * 4, other * 4, many, ["a"] * 80, seed=4)
     assert wide.spearman.high - wide.spearman.low < found.spearman.high - found.spearman.low
+
+
+def test_perfect_agreement_of_a_few_rows_is_no_certainty() -> None:
+    rows = [str(place) for place in range(6)]
+    found = rank_correlation([0.1] * 3 + [0.9] * 3, [0.0] * 3 + [1.0] * 3, rows, ["a"] * 6)
+    for each in (found.spearman, found.kendall, found.within):
+        assert each.value == pytest.approx(1.0)
+        assert each.low < 0.5
+        assert each.high == pytest.approx(1.0)

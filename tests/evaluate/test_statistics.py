@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap, norm
 
+from palio.evaluate.comparison import PairedTable, paired_difference
 from palio.evaluate.statistics import cluster_mean, mean_pass_at_k, pass_at_k, wilson
 from palio.records import InputError
 
@@ -120,3 +121,49 @@ def test_bad_values_are_refused() -> None:
         cluster_mean([1.5])
     with pytest.raises(InputError, match="labels"):
         cluster_mean([0.5], ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ([1.0, 0.0, 1.0, 1.0], ["one"] * 4),
+        ([1.0, 0.0] * 6, [f"c{i // 2}" for i in range(12)]),
+    ],
+    ids=["a single cluster", "clusters of one mean"],
+)
+def test_clusters_that_do_not_differ_are_no_certainty(
+    values: list[float], labels: list[str]
+) -> None:
+    made = cluster_mean(values, labels)
+    clusters = len(set(labels))
+    assert made.value == pytest.approx(sum(values) / len(values))
+    assert made.clusters == clusters
+    assert made.high - made.low == pytest.approx(wilson(0, clusters).high)
+    gap = cluster_mean([2 * value - 1 for value in values], labels, bounds=(-1, 1))
+    assert (gap.low, gap.high) == pytest.approx((2 * made.low - 1, 2 * made.high - 1))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcde")), min_size=1, max_size=24))
+@settings(max_examples=60, deadline=None)
+def test_no_interval_is_a_point(rows: list[tuple[bool, str]]) -> None:
+    made = cluster_mean([float(v) for v, _ in rows], [c for _, c in rows], resamples=300)
+    assert made.high - made.low > 0.01
+
+
+@given(st.integers(1, 200))
+def test_where_all_is_alike_the_intervals_are_wilsons_and_tangos(n: int) -> None:
+    """Three ways to say the same must not differ."""
+    for successes in (0, n):
+        made = cluster_mean([float(successes == n)] * n)
+        alone = wilson(successes, n)
+        assert (made.low, made.high) == pytest.approx((alone.low, alone.high), abs=1e-9)
+    same = paired_difference(PairedTable(both=n, only_a=0, only_b=0, neither=0))
+    gap = cluster_mean([0.0] * n, bounds=(-1, 1))
+    assert (gap.low, gap.high) == pytest.approx((same.low, same.high), abs=1e-6)
+
+
+def test_expected_rates_that_are_all_alike_are_known_better_than_outcomes() -> None:
+    """A floor of one in five on every problem varies less than a policy that solves one in five."""
+    expected = cluster_mean([0.2] * 150)
+    assert expected.low < 0.2 < expected.high
+    assert expected.high - expected.low < (wilson(30, 150).high - wilson(30, 150).low) / 4

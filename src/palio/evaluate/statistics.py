@@ -113,9 +113,10 @@ def cluster_mean(
     paraphrases counts as one draw. In simulations with 20-300 clusters BCa covered 94-96 % at a
     nominal 95 %, the percentile interval 92-95 %.
 
-    A bootstrap of values that are all equal has no width, which would claim certainty. The
-    interval is then Wilson's for that mean in as many trials as there are clusters, scaled to the
-    bounds: no variable within the bounds varies more than a yes/no one of the same mean.
+    Where all clusters have one mean, as a single cluster always has, the bootstrap has no width,
+    which would claim certainty. Clusters with another mean are then taken to be as frequent as
+    none in so many leaves possible (Wilson's upper end), and to lie at one of the bounds. For rates
+    of 0 and 1 that is Wilson's interval, for differences of 0 Tango's.
 
     Args:
         values: one number a problem, within `bounds`.
@@ -133,8 +134,8 @@ def cluster_mean(
     sums, sizes = _by_cluster(data, clusters, bounds)
     if not len(data):
         low, high, method = *bounds, "none"
-    elif data.min() == data.max():
-        low, high, method = _degenerate(float(data[0]), len(sums), confidence, bounds)
+    elif np.ptp(sums / sizes) < _EQUAL:
+        low, high, method = _degenerate(float(data.mean()), len(sums), confidence, bounds)
     else:
         means = _resampled(sums, sizes, np.random.default_rng(seed), resamples)
         low, high = _bca(sums, sizes, means, confidence)
@@ -230,10 +231,8 @@ def _bca(sums: Array, sizes: Array, means: Array, confidence: float) -> tuple[fl
 def _degenerate(
     value: float, clusters: int, confidence: float, bounds: tuple[float, float]
 ) -> tuple[float, float, str]:
-    low, width = bounds[0], bounds[1] - bounds[0]
-    rate, z = (value - low) / width, float(norm.ppf((1 + confidence) / 2))
-    centre = (rate + z * z / (2 * clusters)) / (1 + z * z / clusters)
-    spread = rate * (1 - rate) / clusters + z * z / (4 * clusters**2)
-    half = z * math.sqrt(spread) / (1 + z * z / clusters)
-    ends = low + width * max(0.0, centre - half), low + width * min(1.0, centre + half)
-    return min(value, ends[0]), max(value, ends[1]), "wilson over clusters (all equal)"
+    """How far clusters that were not seen could move a mean that all that were seen have."""
+    unseen = wilson(0, clusters, confidence).high
+    low = value - unseen * (value - bounds[0])
+    high = value + unseen * (bounds[1] - value)
+    return min(value, low), max(value, high), "wilson over clusters (all equal)"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kendalltau, rankdata
 
-from palio.evaluate.statistics import CONFIDENCE, Estimate
+from palio.evaluate.statistics import CONFIDENCE, Estimate, cluster_mean
 from palio.records import Record
 
 RESAMPLES = 1_000
@@ -110,6 +110,9 @@ def _estimate(value: float, draws: list[float], n: int, clusters: int) -> Estima
         tail = (1 - CONFIDENCE) / 2
         low, high = (float(each) for each in np.quantile(draws, [tail, 1 - tail]))
         method = "cluster bootstrap, percentile"
+        if high - low < 1e-9:  # draws that are all equal would claim certainty
+            alike = cluster_mean([value] * clusters, bounds=(-1.0, 1.0))
+            low, high, method = alike.low, alike.high, alike.method
     return Estimate(
         value=value if known else None,
         n=n,
