@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from palio.evaluate.behaviour import behaviour_of, is_valid_turn, product_ids_in
-from palio.records import FunctionCall, Message, ToolCall
+from palio.records import Ending, FunctionCall, Message, ToolCall
 from tests.evaluate.sample import dispatch, events, trajectory
 
 
@@ -61,3 +61,8 @@ def test_counts_of_a_whole_run() -> None:
 def test_ids_are_found_at_any_depth() -> None:
     result = {"items": [{"product_id": 7, "like": [{"product_ids": ["8", "9"]}]}], "q": "10"}
     assert sorted(product_ids_in(result)) == ["7", "8", "9"]
+
+
+def test_what_the_wall_clock_stopped_is_told_apart() -> None:
+    assert behaviour_of(trajectory(ending=Ending.timed_out)).timed_out
+    assert not behaviour_of(trajectory()).timed_out

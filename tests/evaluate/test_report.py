@@ -18,8 +18,9 @@ from palio.evaluate.pin import ModelPin
 from palio.evaluate.reading import example_view, marked
 from palio.evaluate.report import render_report, write_report
 from palio.evaluate.report_data import ReportData, StageResult, race_rows
+from palio.evaluate.results import summarise
 from palio.records import Fault, FaultCode
-from tests.evaluate.sample import HOSTILE, example, report_data, result
+from tests.evaluate.sample import CLUSTERS, HOSTILE, PROBLEMS, example, report_data, result
 
 
 class Page(HTMLParser):
@@ -227,3 +228,28 @@ def test_the_report_says_which_weights_answered_and_what_broke() -> None:
     page = render_report(replace(report_data(), stages=(stage,)))
     assert "after SFT: weights 0123abcd0123" in page
     assert "1 platform 3009 upstream_key_refused" in page
+
+
+def test_a_ceiling_is_not_told_as_what_reads_nothing() -> None:
+    data = report_data()
+    reader = replace(data.floors[0], name="reader", definition="regular expressions read it")
+    page = render_report(replace(data, floors=(*data.floors, reader)))
+    assert "ceiling · regular expressions read it" in page
+    assert "and a ceiling (reader), which reads by rules" in page
+    assert "ceiling" not in render_report(data)
+
+
+def test_unscored_rollouts_of_other_words_are_told_and_asr_has_both_intervals() -> None:
+    data = report_data()
+    made = result("after SFT", 0.5)
+    scores = [replace(made.scores[0], status="unscored"), *made.scores[1:]]
+    broken = summarise(
+        scores, PROBLEMS, name="after SFT", samples=1, temperature=0.0, seed=0, clusters=CLUSTERS
+    )
+    page = render_report(replace(data, reworded=StageResult(name="after SFT", greedy=broken)))
+    assert "after SFT in other words, greedy: 1 of 60" in page
+    greedy = data.stages[1].greedy
+    assert greedy is not None
+    over = greedy.overall.asr_clustered["oro"]
+    interval = f"{100 * over.low:.1f}\N{EN DASH}{100 * over.high:.1f}"
+    assert f"after SFT {interval} (30 clusters of 60 problems)" in page

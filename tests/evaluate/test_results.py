@@ -89,3 +89,21 @@ def test_comparison_pairs_by_problem_and_corrects_intents_only() -> None:
 def test_a_sampled_run_is_not_compared_as_if_greedy() -> None:
     with pytest.raises(InputError, match="sampled"):
         compare_results(result("a", 0.4, 8), result("b", 0.4), PROBLEMS)
+
+
+def test_asr_stands_with_an_interval_over_clusters_too() -> None:
+    """Ten paraphrases of one problem are one observation: Wilson alone would not say so."""
+    tens = {p.problem_id: f"c{n // 10}" for n, p in enumerate(PROBLEMS)}
+    scores = [score(p.problem_id, 0, (n // 10) % 2 == 0) for n, p in enumerate(PROBLEMS)]
+    made = summarise(scores, PROBLEMS, name="p", samples=1, temperature=0.0, seed=0, clusters=tens)
+    plain, over = made.overall.asr["oro"], made.overall.asr_clustered["oro"]
+    assert (over.value, over.n, over.clusters) == (plain.rate, 60, 6)
+    assert over.high - over.low > 2 * (plain.high - plain.low)
+    assert set(made.intents["shop"].asr_clustered) == {"oro", "strict"}
+    assert result("p", 0.4, 8).overall.asr_clustered == {}
+
+
+def test_what_was_not_run_is_counted() -> None:
+    scores = [score(p.problem_id, 0, True) for p in PROBLEMS[:50]]
+    assert greedy(scores).unrun == 10
+    assert greedy([*scores, *(score(p.problem_id, 0, False) for p in PROBLEMS[50:])]).unrun == 0

@@ -10,9 +10,17 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from palio.cli.eval_output import tell_faults
+from palio.evaluate.report import render_report
 from palio.evaluate.report_data import StageResult
 from palio.evaluate.results import summarise
-from palio.evaluate.summary import Summary, make_summary, stage_summary, write_summary
+from palio.evaluate.summary import (
+    Summary,
+    floor_summary,
+    make_summary,
+    stage_summary,
+    write_summary,
+)
 from palio.evaluate.tables import comparison_table, groups_table, results_table
 from palio.records import from_json
 from tests.evaluate.sample import PROBLEMS, ReportData, report_data, score
@@ -171,3 +179,66 @@ def test_json_has_every_group_with_its_n(data: ReportData, summary: Summary) -> 
         for group in stage.intents.values():
             assert group.pass_at["8"].n == group.problems
             assert group.rollouts == 9 * group.problems
+
+
+def test_json_has_both_intervals_and_both_worst_cases(data: ReportData, summary: Summary) -> None:
+    for stage, told in zip(data.stages, summary.stages, strict=True):
+        assert stage.greedy is not None
+        assert stage.sampled is not None
+        over = stage.greedy.intents["shop"].asr_clustered["oro"]
+        shown = told.intents["shop"].asr_clustered
+        assert shown is not None
+        assert (shown.value, shown.n, shown.clusters) == (over.value, 20, over.clusters)
+        assert (shown.ci_low, shown.ci_high) == (over.low, over.high)
+        assert told.intents["shop"].strict_clustered is not None
+        worst = stage.sampled.overall.pass_at_1_worst
+        assert worst is not None
+        assert told.pass_at_1_worst == worst.value
+    assert (
+        stage_summary(msgspec.structs.replace(data.stages[0], sampled=None)).pass_at_1_worst is None
+    )
+
+
+def test_a_ceiling_is_no_floor_in_json_either(data: ReportData) -> None:
+    reader = msgspec.structs.replace(data.floors[0], name="reader")
+    assert floor_summary(data.floors[0]).kind == "floor"
+    assert floor_summary(reader).kind == "ceiling"
+
+
+def test_tables_show_the_intervals_over_clusters(data: ReportData) -> None:
+    greedy = data.stages[1].greedy
+    assert greedy is not None
+    over = greedy.overall.asr_clustered["oro"]
+    text = " ".join(printed(groups_table(data.stages[1])).split())
+    assert f"after SFT {100 * over.low:.1f}\N{EN DASH}{100 * over.high:.1f}" in text
+    assert "(30 clusters of 60 problems)" in text
+    row = data.comparisons[0]
+    text = printed(comparison_table(data.comparisons))
+    assert f"clustered ({100 * row.clustered.low:+.1f} to {100 * row.clustered.high:+.1f})" in text
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+
+
+def late() -> StageResult:
+    """Three rollouts of sixty met the wall clock."""
+    scores = [score(p.problem_id, 0, n >= 3) for n, p in enumerate(PROBLEMS)]
+    behaviour = msgspec.structs.replace(scores[0].behaviour, timed_out=True)
+    for place in range(3):
+        scores[place] = msgspec.structs.replace(scores[place], behaviour=behaviour)
+    greedy = summarise(scores, PROBLEMS, name="p", samples=1, temperature=0.0, seed=0)
+    return StageResult(name="p", greedy=greedy)
+
+
+def test_failures_by_the_wall_clock_are_counted_everywhere(
+    data: ReportData, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = stage_summary(late()).intents
+    assert [told[name].timed_out for name in ("overall", "product", "shop", "voucher")] == [
+        3,
+        1,
+        1,
+        1,
+    ]
+    page = render_report(msgspec.structs.replace(data, stages=(late(),)))
+    assert "p, greedy: 0 of 60, and 3 that the wall clock stopped are failures" in page
+    tell_faults([late(), data.stages[0]])
+    assert capsys.readouterr().err.count("3 rollouts were stopped by the wall clock") == 1

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from palio.evaluate.comparison import Comparison
     from palio.evaluate.floors import FloorResult
     from palio.evaluate.report_data import StageResult
+    from palio.evaluate.results import EvalResult
     from palio.evaluate.rollouts import Progress
 
 
@@ -55,7 +56,10 @@ def show(
 
 
 def tell_faults(stages: Sequence[StageResult]) -> None:
-    """Say on standard error what infrastructure broke, and who is to blame."""
+    """Say on standard error what infrastructure broke, who is to blame, and the worst case.
+
+    Rollouts that the wall clock stopped are told as well: they are failures, of whom nobody knows.
+    """
     for stage in stages:
         for result in (stage.greedy, stage.sampled):
             for fault in result.faults if result else ():
@@ -64,6 +68,34 @@ def tell_faults(stages: Sequence[StageResult]) -> None:
                 text = f"{stage.name}: {fault.rollouts} rollouts unscored, {blame}: {told}; "
                 text += "the same command tries them again"
                 typer.secho(text, fg="yellow", err=True)
+            if result and result.faults:
+                typer.secho(f"{stage.name}: {_worst(result)}", fg="yellow", err=True)
+            if result and (late := result.overall.timed_out):
+                text = f"{stage.name}: {late} rollouts were stopped by the wall clock and count as "
+                text += "failures; more time: --seconds, less in flight: --concurrency"
+                typer.secho(text, fg="yellow", err=True)
+
+
+def _worst(result: EvalResult) -> str:
+    """A rate with what is unscored counted as failures."""
+    from palio.evaluate.figure import percent
+
+    whole = result.overall
+    if whole.asr_worst is not None:
+        return f"counted as failures, ASR is {percent(whole.asr_worst.rate)}"
+    mean = whole.pass_at_1_worst
+    return f"counted as failures, pass@1 is {percent(mean.value if mean else None)}"
+
+
+def tell_gaps(results: Sequence[EvalResult]) -> None:
+    """Say on standard error which problems of an evaluation are in no rate and in no pair."""
+    for result in results:
+        broken, unrun = result.overall.unscored_rollouts, result.unrun
+        if broken or unrun:
+            whole = result.overall.problems * result.samples
+            text = f"{result.name}: of {whole} rollouts {broken} are unscored and {unrun} not made"
+            text += "; they are in no rate, and those that are may be the easier ones"
+            typer.secho(text, fg="yellow", err=True)
 
 
 def in_numbers(

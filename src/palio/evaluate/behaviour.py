@@ -26,6 +26,8 @@ class Behaviour(Record, frozen=True, omit_defaults=False):
         invented_ids: of these, ids that neither the request nor an earlier result holds.
         completion_tokens: as the server reported them; None when it did not for every turn.
         terminated: the agent ended the run itself.
+        timed_out: the wall clock stopped it; with a trusted harness that is the model server's
+            time, so a slower one, or more rollouts in flight, make more of these failures.
     """
 
     turns: int
@@ -36,6 +38,7 @@ class Behaviour(Record, frozen=True, omit_defaults=False):
     invented_ids: int
     completion_tokens: int | None
     terminated: bool
+    timed_out: bool = False
 
 
 def behaviour_of(trajectory: Trajectory) -> Behaviour:
@@ -53,6 +56,7 @@ def behaviour_of(trajectory: Trajectory) -> Behaviour:
         invented_ids=len(invented),
         completion_tokens=_tokens(completions),
         terminated=trajectory.ending == Ending.terminated,
+        timed_out=trajectory.ending == Ending.timed_out,
     )
 
 

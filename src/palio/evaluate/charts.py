@@ -94,7 +94,7 @@ class PassPair(Record, frozen=True):
     many: Rate
 
 
-def asr_chart(series: Sequence[RateSeries], *, title: str = "") -> str:
+def asr_chart(series: Sequence[RateSeries]) -> str:
     """Grouped bars: success rate by intent for each stage and floor; whiskers are intervals."""
     groups = list(series[0].rates) if series else []
     width = 0.8 / max(1, len(series))
@@ -120,7 +120,7 @@ def asr_chart(series: Sequence[RateSeries], *, title: str = "") -> str:
         axes.set_ylabel("ASR, profile oro")
         if series:
             figure.legend(loc="outside upper left", ncols=min(5, len(series)))
-        return svg(figure, name="asr", label=title or "Success rate by intent with 95 % intervals")
+        return svg(figure, name="asr", label="Success rate by intent with 95 % intervals")
 
 
 def _bar(axes: Axes, x: float, width: float, rate: Rate, colour: str, *, hollow: bool) -> None:

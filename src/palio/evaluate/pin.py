@@ -50,11 +50,6 @@ class ModelPin(Record, frozen=True):
     name: str = ""
     says: dict[str, Any] = {}
 
-    @property
-    def told(self) -> bool:
-        """Whether anything is known but where the model is."""
-        return bool(self.weights or self.says)
-
     def in_words(self) -> str:
         """One line for people, digests short."""
         place = f"{self.name} at {self.base_url}" if self.base_url else ""

@@ -55,7 +55,8 @@ class EvalSettings(Record, frozen=True, omit_defaults=False):
         temperature: 0 is greedy.
         top_p: nucleus mass in (0, 1].
         seed: every sample's own seed is derived from it, the problem and the sample's number.
-        threads: rollouts in flight; results do not depend on it.
+        threads: rollouts in flight; results do not depend on it as long as none of them meets the
+            wall clock of its limits.
         profiles: outcome profiles; the first is the headline.
         tools: names of the tools that the harness offers; a call of another one is an error.
         limits: budget of each rollout.

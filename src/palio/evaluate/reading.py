@@ -17,7 +17,6 @@ from palio.records import DispatchEvent, InferenceEvent, OutcomeVerdict, Problem
 MAX_TEXT = 3_000
 """Characters of one text that are shown; a real result of the full world has about 2,500."""
 MAX_ROWS = 12
-VIEW = "view_product_information"
 
 
 def example_view(example: Example, number: int) -> dict[str, Any]:

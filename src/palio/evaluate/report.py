@@ -24,7 +24,7 @@ from palio.evaluate.kept import models_in_words
 from palio.evaluate.reading import example_view
 from palio.evaluate.report_data import ReportData, StageResult
 from palio.evaluate.results import OVERALL
-from palio.evaluate.tables import floor_series
+from palio.evaluate.tables import clustered_in_words, floor_series
 from palio.world.artefacts import replacing
 
 
@@ -106,6 +106,8 @@ def _view(data: ReportData) -> dict[str, Any]:
         "temperature": sampled[0].temperature if sampled else None,
         "reworded": _reworded_rows(data),
         "behaviour": greedy,
+        "clustered": clustered_in_words(data.stages),
+        "ceilings": [floor.name for floor in data.floors if floor.sort == "ceiling"],
         "unscored": _unscored(data),
         "models": models_in_words(data.stages),
         "cards": _cards(data),
@@ -135,7 +137,7 @@ def _stage_row(stage: StageResult) -> dict[str, Any]:
 def _floor_row(floor: FloorResult) -> dict[str, Any]:
     return {
         "name": floor.name,
-        "note": f"floor · {floor.definition}",
+        "note": f"{floor.sort} · {floor.definition}",
         "floor": True,
         "best": False,
         "rates": floor_series(floor).rates,
@@ -148,7 +150,10 @@ def _floor_row(floor: FloorResult) -> dict[str, Any]:
 def _unscored(data: ReportData) -> str:
     """Which rollouts infrastructure broke, with the bound that counts them as failures."""
     parts = []
-    for stage in data.stages:
+    asked = [(stage.name, stage) for stage in data.stages]
+    if data.reworded is not None:
+        asked.append((f"{data.reworded.name} in other words", data.reworded))
+    for name, stage in asked:
         for result in (stage.greedy, stage.sampled):
             if result is None:
                 continue
@@ -161,8 +166,13 @@ def _unscored(data: ReportData) -> str:
                 for fault in result.faults
             )
             parts.append(
-                f"{stage.name}, {result.mode}: {group.unscored_rollouts} of {group.rollouts}"
+                f"{name}, {result.mode}: {group.unscored_rollouts} of {group.rollouts}"
                 + (f" ({why}; counted as failures: {percent(worst)})" if why else "")
+                + (
+                    f", and {group.timed_out} that the wall clock stopped are failures"
+                    if group.timed_out
+                    else ""
+                )
             )
     return f"Unscored rollouts. {'; '.join(parts)}." if parts else ""
 

@@ -107,7 +107,9 @@ class GroupResult(Record, frozen=True, omit_defaults=False):
     Attributes:
         problems: problems in the group, scored or not.
         unscored_rollouts: rollouts that infrastructure broke, out of `rollouts`.
-        asr: greedy success rate by profile; empty for sampled runs.
+        asr: greedy success rate by profile, problems as independent trials (Wilson); empty for
+            sampled runs.
+        asr_clustered: the same rates with leak clusters as the units; empty for sampled runs.
         asr_worst: the `oro` rate with unscored problems counted as failures.
         pass_at: profile -> k -> unbiased pass@k; empty for greedy runs.
         pass_at_1_worst: `oro` pass@1 with unscored rollouts counted as failures.
@@ -116,6 +118,7 @@ class GroupResult(Record, frozen=True, omit_defaults=False):
         refused_calls: mean over problems of the share of calls that a tool refused.
         inventing: share of rollouts that named a product id which nothing had shown them.
         invented_ids: such ids in total.
+        timed_out: scored rollouts that the wall clock stopped; they are failures in every rate.
     """
 
     group: str
@@ -133,6 +136,8 @@ class GroupResult(Record, frozen=True, omit_defaults=False):
     invented_ids: int
     turns: Distribution
     completion_tokens: Distribution
+    asr_clustered: dict[str, Estimate] = {}
+    timed_out: int = 0
 
 
 class EvalResult(Record, frozen=True):
@@ -180,6 +185,11 @@ class EvalResult(Record, frozen=True):
     def overall(self) -> GroupResult:
         """The result on all problems."""
         return self.intents[OVERALL]
+
+    @property
+    def unrun(self) -> int:
+        """Rollouts that were asked for and were not made yet; 0 of a finished evaluation."""
+        return self.overall.problems * self.samples - self.overall.rollouts
 
 
 def _fault_count(code: int, fault: Fault | None, rollouts: int) -> FaultCount:
@@ -322,6 +332,7 @@ def _group(
         rollouts=total,
         unscored_rollouts=total - len(flat),
         asr={profile: _rate(flat, profile, len(flat)) for profile in profiles} if greedy else {},
+        asr_clustered={profile: mean(_success(profile)) for profile in profiles} if greedy else {},
         asr_worst=_rate(flat, "oro", len(rows)) if greedy else None,
         pass_at={profile: _pass_at(scored, labels, profile, ks, seed) for profile in profiles}
         if ks
@@ -332,9 +343,14 @@ def _group(
         refused_calls=mean(lambda row: _share(row.behaviour.refused_calls, row.behaviour.calls)),
         inventing=mean(lambda row: float(row.behaviour.invented_ids > 0)),
         invented_ids=sum(row.behaviour.invented_ids for row in flat),
+        timed_out=sum(row.behaviour.timed_out for row in flat),
         turns=describe([row.behaviour.turns for row in flat]),
         completion_tokens=describe([row.behaviour.completion_tokens for row in flat]),
     )
+
+
+def _success(profile: str) -> Callable[[RolloutScore], float]:
+    return lambda row: float(row.success.get(profile, False))
 
 
 def _rate(rows: Sequence[RolloutScore], profile: str, n: int) -> Proportion:

@@ -47,15 +47,28 @@ class MeanNumbers(Record, frozen=True, omit_defaults=False):
     ci_high: float
 
 
+class ClusteredNumbers(Record, frozen=True, omit_defaults=False):
+    """A mean over n problems in [0, 1] whose interval takes whole leak clusters as the units."""
+
+    value: float | None
+    n: int
+    clusters: int
+    ci_low: float
+    ci_high: float
+
+
 class GroupNumbers(Record, frozen=True, omit_defaults=False):
     """One intent or difficulty of a policy.
 
     Attributes:
         problems: of the group, scored or not.
-        asr, strict: greedy ASR under `oro` and `strict`; null without a greedy run.
+        asr, strict: greedy ASR under `oro` and `strict`, Wilson's interval; null without a greedy
+            run.
+        asr_clustered, strict_clustered: the same rates with an interval over leak clusters.
         car: mean rule score of the greedy rollouts, of the sampled ones where there are no others.
         pass_at: k -> sampled pass@k under `oro`.
         unscored: rollouts that infrastructure broke, of `rollouts` in all.
+        timed_out: rollouts that the wall clock stopped; failures in every rate.
     """
 
     problems: int
@@ -65,13 +78,16 @@ class GroupNumbers(Record, frozen=True, omit_defaults=False):
     pass_at: dict[str, PassNumbers]
     unscored: int
     rollouts: int
+    asr_clustered: ClusteredNumbers | None = None
+    strict_clustered: ClusteredNumbers | None = None
+    timed_out: int = 0
 
 
 class StageSummary(Record, frozen=True, omit_defaults=False):
     """One policy or floor.
 
     Attributes:
-        kind: "learned", "scripted" or "floor".
+        kind: "learned", "scripted", "floor" or "ceiling".
         intent: "overall" and each intent -> greedy ASR under profile `oro`.
         strict: the same under profile `strict`.
         pass_at_1: sampled, unbiased; null when nothing was sampled. See `pass_at` for its n.
@@ -80,6 +96,8 @@ class StageSummary(Record, frozen=True, omit_defaults=False):
         car: mean rule score of the greedy rollouts, all problems.
         unscored: rollouts that infrastructure broke, greedy and sampled.
         asr_worst: overall ASR with unscored problems counted as failures.
+        pass_at_1_worst: sampled pass@1 with unscored rollouts counted as failures; null when
+            nothing was sampled.
         intents: "overall" and each intent with all that there is to say of it.
         difficulties: the same by difficulty; empty where problems name none, and for floors.
         model: which weights answered; null for programs and floors, and where nobody kept it.
@@ -101,6 +119,7 @@ class StageSummary(Record, frozen=True, omit_defaults=False):
     difficulties: dict[str, GroupNumbers] = {}
     model: ModelPin | None = None
     faults: tuple[FaultCount, ...] = ()
+    pass_at_1_worst: float | None = None
 
 
 class Summary(Record, frozen=True, omit_defaults=False):
@@ -173,6 +192,7 @@ def stage_summary(stage: StageResult) -> StageSummary:
     greedy = stage.greedy.overall if stage.greedy else None
     pass_at = _pass_numbers(stage.sampled.overall if stage.sampled else None)
     results = [result for result in (stage.greedy, stage.sampled) if result]
+    worst = stage.sampled.overall.pass_at_1_worst if stage.sampled else None
     return StageSummary(
         name=stage.name,
         kind="floor" if stage.floor else stage.origin,
@@ -189,15 +209,16 @@ def stage_summary(stage: StageResult) -> StageSummary:
         difficulties=_groups([result.difficulties for result in results]),
         model=next((result.model for result in results if result.model), None),
         faults=tuple(fault for result in results for fault in result.faults),
+        pass_at_1_worst=worst.value if worst else None,
     )
 
 
 def floor_summary(floor: FloorResult) -> StageSummary:
-    """One floor in the same shape; it has no samples and nothing can break."""
+    """One floor, or the ceiling, in the same shape; it has no samples and nothing can break."""
     overall = floor.rates[OVERALL]["oro"]
     return StageSummary(
         name=floor.name,
-        kind="floor",
+        kind=floor.sort,
         intent={intent: _numbers(rates["oro"]) for intent, rates in floor.rates.items()},
         strict={
             intent: _numbers(r["strict"]) for intent, r in floor.rates.items() if "strict" in r
@@ -242,6 +263,16 @@ def _group(runs: Sequence[GroupResult]) -> GroupNumbers:
         pass_at=pass_at,
         unscored=sum(run.unscored_rollouts for run in runs),
         rollouts=sum(run.rollouts for run in runs),
+        timed_out=sum(run.timed_out for run in runs),
+        asr_clustered=_clustered(runs[0], "oro"),
+        strict_clustered=_clustered(runs[0], "strict"),
+    )
+
+
+def _clustered(group: GroupResult, profile: str) -> ClusteredNumbers | None:
+    one = group.asr_clustered.get(profile)
+    return one and ClusteredNumbers(
+        value=one.value, n=one.n, clusters=one.clusters, ci_low=one.low, ci_high=one.high
     )
 
 

@@ -73,17 +73,31 @@ _CAPTION = (
 )
 
 
+def clustered_in_words(stages: Sequence[StageResult]) -> str:
+    """Greedy ASR of all problems with leak clusters as the units; "" where there is none."""
+    parts = []
+    for stage in stages:
+        one = stage.greedy.overall.asr_clustered.get("oro") if stage.greedy else None
+        if one is not None and one.n:
+            interval = f"{100 * one.low:.1f}\N{EN DASH}{100 * one.high:.1f}"
+            parts.append(f"{stage.name} {interval} ({one.clusters} clusters of {one.n} problems)")
+    return f"ASR over leak clusters, 95 %: {'; '.join(parts)}." if parts else ""
+
+
 LEVELS = ("easy", "medium", "hard")
 """Difficulties in their order; a suite that names others has them after these, by name."""
 
 
 def groups_table(stage: StageResult) -> Table:
-    """One policy by intent and by difficulty: ASR, strict, CAR, pass@1, pass@k, unscored."""
+    """One policy by intent and by difficulty: ASR, strict, CAR, pass@1, pass@k, unscored.
+
+    The caption has the interval of the whole with leak clusters as the units.
+    """
     results = [result for result in (stage.greedy, stage.sampled) if result]
     intents = [name for result in results for name in result.intents if name != OVERALL]
     levels = [name for result in results for name in result.difficulties]
     k = str(stage.sampled.samples) if stage.sampled else ""
-    table = _table(f"{stage.name} by intent and difficulty")
+    table = _table(f"{stage.name} by intent and difficulty", clustered_in_words([stage]))
     table.add_column("")
     for heading in (
         "ASR",
@@ -134,9 +148,11 @@ def _table(title: str, caption: str = "") -> Table:
 
 
 def comparison_table(rows: Sequence[Comparison]) -> Table:
-    """Paired comparisons: rates, difference with interval, exact test, Holm-corrected p."""
+    """Paired comparisons: rates, difference with both intervals, exact test, Holm-corrected p."""
     title = f"{rows[0].a} against {rows[0].b}, paired, {rows[0].profile}" if rows else "no pairs"
-    caption = _models(rows[0]) if rows else None
+    caption = Text(_PAIRED) if rows else None
+    if caption is not None and (models := _models(rows[0])) is not None:
+        caption.append("\n").append(models)
     table = Table(title=Text(title), title_style="bold", caption=caption, caption_justify="left")
     table.add_column("problems")
     for heading in ("n", "a", "b", "difference", "only a / only b", "p", "p Holm"):
@@ -148,12 +164,19 @@ def comparison_table(rows: Sequence[Comparison]) -> Table:
             str(row.n),
             percent(row.rate_a.rate),
             percent(row.rate_b.rate),
-            f"{100 * (gap.difference or 0):+.1f} ({100 * gap.low:+.1f} to {100 * gap.high:+.1f})",
+            f"{100 * (gap.difference or 0):+.1f} ({100 * gap.low:+.1f} to {100 * gap.high:+.1f})\n"
+            f"clustered ({100 * row.clustered.low:+.1f} to {100 * row.clustered.high:+.1f})",
             f"{row.table.only_a} / {row.table.only_b}",
             p_value(row.test.p_value),
             p_value(row.p_holm),
         )
     return table
+
+
+_PAIRED = (
+    "n: problems that both were scored on; points, Tango's 95 % interval, below it the one over "
+    "leak clusters; p: McNemar, exact; Holm over the intents"
+)
 
 
 def _models(row: Comparison) -> Text | None:
