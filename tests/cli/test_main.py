@@ -70,6 +70,20 @@ def test_worlds_are_chosen_alike_everywhere() -> None:
     assert not any("--compact" in o.opts for command in ALL.values() for o in command.params)
 
 
+def test_servers_and_flight_are_named_alike_everywhere() -> None:
+    """An option may have an older name too; the one that all commands know comes first."""
+    names = {path: [option.opts for option in command.params] for path, command in ALL.items()}
+    asking = {path for path, options in names.items() if any("--model-url" in o for o in options)}
+    assert {("race",), ("agent", "test"), ("judge", "injection"), ("corpus", "salvage")} <= asking
+    assert {("eval", "run"), ("eval", "steps"), ("eval", "diagnose")} <= asking
+    for path, options in names.items():
+        for opts in options:
+            if "--base-url" in opts:
+                assert opts[0] == "--model-url", path
+            if path in asking and "--threads" in opts:
+                assert opts[0] == "--concurrency", path
+
+
 def test_what_the_system_refuses_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = palio("schema", "--out", tmp_path / "file")

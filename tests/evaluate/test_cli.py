@@ -74,6 +74,8 @@ def test_car_unscored_and_difficulty_are_told(files: tuple[str, ...], tmp_path: 
         given = ("run", *files, "--out", str(tmp_path), "--base-url", server.url, "--model", "m")
         stage = json.loads(call(*given, "--json"))["stages"][0]
         text = call(*given)
+        told = CliRunner().invoke(app, ["eval", *given]).stderr
+    assert f"m: counted as failures, ASR is {100 * stage['asr_worst']:.1f} %" in told
     assert stage["unscored"] == len(gone)
     assert stage["intent"]["overall"]["n"] == 12 - len(gone)
     assert stage["car"] == stage["intents"]["overall"]["car"]["value"] == 1
@@ -121,3 +123,55 @@ def test_only_the_held_out_problems_of_a_corpus(files: tuple[str, ...], tmp_path
     assert "n 4" in text
     with pytest.raises(InputError, match="in pool 'development'"):
         call("floors", *files, *corpus, "--pool", "development")
+
+
+@pytest.mark.parametrize("command", ["run", "floors", "compare"])
+def test_a_pool_without_its_corpus_is_refused(
+    files: tuple[str, ...], tmp_path: Path, command: str
+) -> None:
+    """It was ignored: all problems were evaluated, and nobody was told."""
+    words = {
+        "run": (*files, "--out", str(tmp_path / "out"), "--model", "scripted-hasty"),
+        "floors": files,
+        "compare": (str(tmp_path), str(tmp_path), *files[:2]),
+    }[command]
+    with pytest.raises((ConfigError, InputError), match="--pool development without --corpus"):
+        call(command, *words, "--pool", "development")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_evaluation_that_stopped_half_way_is_compared_with_a_warning(
+    files: tuple[str, ...], tmp_path: Path
+) -> None:
+    for model in ("scripted-careful", "scripted-hasty"):
+        call("run", *files, "--out", str(tmp_path / model), "--model", model)
+    rows = tmp_path / "scripted-hasty" / "greedy" / "rollouts.jsonl"
+    rows.write_bytes(b"".join(rows.read_bytes().splitlines(keepends=True)[:7]))
+    folders = [str(tmp_path / model) for model in ("scripted-careful", "scripted-hasty")]
+    done = CliRunner().invoke(app, ["eval", "compare", *folders, *files[:2]])
+    assert done.exit_code == 0, done.output
+    assert "scripted-hasty: of 12 rollouts 0 are unscored and 5 not made" in done.stderr
+    assert "scripted-careful: of" not in done.stderr
+
+
+def test_the_manifest_says_how_samples_were_drawn(files: tuple[str, ...], tmp_path: Path) -> None:
+    given = (*files, "--out", str(tmp_path), "--model", "scripted-hasty")
+    call("run", *given, "--k", "2", "--temperature", "0.7")
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["config"]["sampled"] == {"samples": 2, "temperature": 0.7}
+    call("run", *given)
+    assert "sampled" not in json.loads((tmp_path / "manifest.json").read_text())["config"]
+
+
+def test_options_have_the_names_that_they_have_elsewhere(
+    files: tuple[str, ...], tmp_path: Path
+) -> None:
+    with ModelServer(ScriptedUpstream()) as server:
+        for place, url, flight in (
+            ("new", "--model-url", "--concurrency"),
+            ("old", "--base-url", "--threads"),
+        ):
+            words = ("--out", str(tmp_path / place), url, server.url, flight, "2")
+            call("run", *files, *words, "--model", "scripted-careful", "--limit", "2")
+    rows = [(tmp_path / each / "greedy" / "evaluation.json") for each in ("new", "old")]
+    assert rows[0].read_bytes() == rows[1].read_bytes()

@@ -125,3 +125,19 @@ def test_samples_are_no_floor_and_neither_is_any_folder(shop: Path, tmp_path: Pa
         run(shop, tmp_path / "above", "--floor", str(tmp_path / "below" / "sampled-2"))
     with pytest.raises(InputError, match="neither a checkpoint nor a greedy evaluation"):
         run(shop, tmp_path / "above", "--floor", str(shop / "catalogue"))
+
+
+def test_a_floor_that_is_not_finished_or_was_kept_short_is_refused(
+    shop: Path, tmp_path: Path
+) -> None:
+    run(shop, tmp_path / "below", "--model", "scripted-hasty", "--max-tokens", "99")
+    above = ("--floor", str(tmp_path / "below"), "--max-tokens")
+    with pytest.raises(InputError, match="other max-tokens"):
+        run(shop, tmp_path / "above", *above, "100")
+    with pytest.raises(InputError, match="other max-tokens"):
+        run(shop, tmp_path / "above", *above, "0")
+    rows = tmp_path / "below" / "greedy" / "rollouts.jsonl"
+    rows.write_bytes(b"".join(rows.read_bytes().splitlines(keepends=True)[:4]))
+    with pytest.raises(InputError, match="not finished: 5 problems are missing"):
+        run(shop, tmp_path / "above", *above, "99")
+    assert not (tmp_path / "above").exists()

@@ -25,7 +25,7 @@ from palio.records import InputError, ResumeError, Suite, to_json
 from palio.rollout import run_problem
 from palio.sandbox.inline import InlineDriver
 from palio.suites.files import write_suite
-from palio.world.catalogue import write_catalogue
+from palio.world.catalogue import Catalogue, write_catalogue
 from palio.world.synthesis import compact_config, synthesise
 from palio.world.tools import Toolbox
 from palio.world.world import COMPACT, World
@@ -199,3 +199,34 @@ def test_the_command(shop: Shop, tmp_path: Path) -> None:
     assert call(TEACHER, "--json") != text, "without --against nothing is paired"
     with pytest.raises(ResumeError, match="max_tokens"):
         call(TEACHER, "--max-tokens", "9")
+
+
+def test_answers_belong_to_the_catalogues_that_they_were_judged_in(
+    shop: Shop, tmp_path: Path
+) -> None:
+    """Whether a tool takes a call, and whether two searches are one, is a matter of the world."""
+    (name,) = {each.catalogue for each in shop.made.problems}
+    fewer = list(shop.made.catalogue.products.values())[:-1]
+    write_catalogue(shop.made.catalogue, tmp_path / "one")
+    write_catalogue(Catalogue.from_products(name, fewer), tmp_path / "other")
+    suite = Suite(suite_id="s", version="1", problems=shop.made.problems)
+    write_suite(suite, tmp_path / "suite.json")
+    (tmp_path / "heldout.jsonl").write_bytes(b"".join(to_json(r) + b"\n" for r in shop.rows))
+
+    def call(out: str, catalogue: str, *more: str) -> str:
+        arguments = [
+            *("eval", "steps", "--corpus", str(tmp_path), "--suite", str(tmp_path / "suite.json")),
+            *("--catalogue", str(tmp_path / catalogue), "--out", str(tmp_path / out)),
+            *("--model", "scripted-hasty", *more),
+        ]
+        result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    text = call("first", "one", "--limit", "4")
+    assert "over conversations" in text
+    with pytest.raises(ResumeError, match="catalogues"):
+        call("first", "other", "--limit", "4")
+    with pytest.raises(InputError, match="other catalogues"):
+        call("second", "other", "--against", str(tmp_path / "first"))
+    call("first", "one", "--limit", "6")

@@ -21,7 +21,7 @@ from palio.cli.eval_inputs import (
     profile_named,
     rollouts_at,
 )
-from palio.cli.eval_output import print_json, show, wide
+from palio.cli.eval_output import print_json, show, tell_gaps, wide
 from palio.cli.eval_run import run
 from palio.cli.eval_steps import steps
 from palio.cli.world import WORLD
@@ -46,7 +46,7 @@ def floors(
     pool: str = POOL,
     as_json: bool = AS_JSON,
 ) -> None:
-    """What answers that read nothing score: first hit and random hit of the raw request."""
+    """What no policy scores: first and random hit of the raw request; and the reader's ceiling."""
     from palio.evaluate.policy import harness_tools
 
     offered = harness_tools(tools)
@@ -74,11 +74,12 @@ def compare(
     from palio.suites.clusters import leak_clusters
 
     chosen = profile_named(profile)
+    problems = problems_of(suite, limit, corpus, pool)
     a, b = rollouts_at(a), rollouts_at(b)
     check_alike(a, b)
-    problems = problems_of(suite, limit, corpus, pool)
     clusters = leak_clusters(problems).cluster_of
     first, second = (load_result(folder, problems, clusters) for folder in (a, b))
+    tell_gaps((first, second))
     rows = compare_results(first, second, problems, profile=chosen, clusters=clusters)
     if as_json:
         print_json(msgspec.to_builtins(rows))

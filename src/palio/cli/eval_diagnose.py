@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from palio.cli.corpus_screen import counter
-from palio.cli.eval_inputs import profile_named, rollouts_at
+from palio.cli.eval_inputs import API_KEY, profile_named, rollouts_at
 from palio.cli.world import WORLD, warn_of
 
 if TYPE_CHECKING:
@@ -24,8 +24,10 @@ def diagnose(
     suite: Path = typer.Option(..., help="Its suite."),
     catalogue: list[Path] = typer.Option(..., help="Catalogues of the suite."),
     teacher: str = typer.Option("scripted-careful", help="Name of the teacher's model."),
-    base_url: str = typer.Option("", help="OpenAI-compatible endpoint of another teacher."),
-    api_key: str = typer.Option("", envvar="PALIO_API_KEY", help="Bearer token of --base-url."),
+    model_url: str = typer.Option(
+        "", "--model-url", "--base-url", help="OpenAI-compatible endpoint of another teacher."
+    ),
+    api_key: str = API_KEY,
     profile: str = typer.Option("oro", help="Profile of success: oro or strict."),
     world: str = WORLD,
     out: Path | None = typer.Option(None, help="File for every departure, one JSON line each."),
@@ -59,8 +61,8 @@ def diagnose(
 
     with ExitStack() as held:
         asked: Upstream = ScriptedUpstream()
-        if base_url:
-            asked = held.enter_context(HttpUpstream(base_url, api_key))
+        if model_url:
+            asked = held.enter_context(HttpUpstream(model_url, api_key))
         told, departures = diagnose_all(
             read_rollouts(evaluation),
             kinds,

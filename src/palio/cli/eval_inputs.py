@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from palio.records import Problem
     from palio.world.world import World
 
+MODEL_URL = typer.Option(
+    "", "--model-url", "--base-url", help="OpenAI-compatible endpoint, with /v1."
+)
+API_KEY = typer.Option("", envvar="PALIO_API_KEY", help="Bearer token of --model-url.")
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 SUITE = typer.Option(..., "--suite", help="Suite file.")
 CATALOGUES = typer.Option(..., "--catalogue", help="Catalogue of the suite; repeat for several.")
 ENCODER = typer.Option("lexical", "--encoder", help="Title similarity: lexical or minilm.")
 LIMIT = typer.Option(0, "--limit", min=0, help="Only N problems, of all kinds; 0 = all.")
 CORPUS = typer.Option(None, "--corpus", help="Only problems of a pool of this corpus.")
-POOL = typer.Option("heldout", "--pool", help="The pool of --corpus: heldout or development.")
+POOL = typer.Option("", "--pool", help="A pool of --corpus, e.g. development. [heldout]")
 
 
 def profile_named(name: str) -> Literal["oro", "strict"]:
@@ -73,14 +77,25 @@ class Exam(NamedTuple):
 
 
 def problems_of(suite: Path, limit: int, corpus: Path | None, pool: str) -> tuple[Problem, ...]:
-    """The suite's problems, or those of them that a corpus has in a pool."""
+    """The suite's problems, or those of them that a corpus has in a pool ("": the held-out one).
+
+    Raises:
+        ConfigError: a pool is named and no corpus, or sealed problems would be among them.
+        InputError: no problem of the suite is in that pool.
+    """
     from palio.corpus.build import read_pools
-    from palio.records import InputError
+    from palio.records import ConfigError, InputError
     from palio.suites.files import read_suite
     from palio.suites.taking import first_of_each_kind
 
+    if pool and corpus is None:
+        raise ConfigError(
+            f"--pool {pool} without --corpus: a suite alone does not know its pools",
+            remedy="name the corpus that split it with --corpus",
+        )
     problems = read_suite(suite).problems
     if corpus is not None:
+        pool = pool or "heldout"
         pool_of = read_pools(corpus)
         held = tuple(each for each in problems if pool_of.get(each.problem_id) == pool)
         if not held:
@@ -91,7 +106,36 @@ def problems_of(suite: Path, limit: int, corpus: Path | None, pool: str) -> tupl
                 "name the suite that it was built with",
             )
         problems = held
+    _check_unsealed(problems, suite.parent, *([corpus] if corpus else []))
     return first_of_each_kind(problems, limit)
+
+
+def _check_unsealed(problems: tuple[Problem, ...], *folders: Path) -> None:
+    """Refuse sealed problems: what opens their pool logs it, and this does not.
+
+    Args:
+        problems: to be evaluated.
+        folders: where their pools may be told; a lab's stand beside its suite.
+
+    Raises:
+        ConfigError: one of them is sealed.
+    """
+    from palio.corpus.build import POOL_FILE, read_pools
+    from palio.evaluate.experiment.config import SEALED
+    from palio.records import ConfigError
+
+    for folder in folders:
+        if not (folder / POOL_FILE).is_file():
+            continue
+        pools = read_pools(folder)
+        hidden = [each for each in problems if pools.get(each.problem_id) == SEALED]
+        if hidden:
+            raise ConfigError(
+                f"{len(hidden)} of these problems are sealed, {hidden[0].problem_id!r} first",
+                where=str(folder / POOL_FILE),
+                remedy=f"--corpus {folder} --pool heldout leaves them out; `palio experiment "
+                "sealed` opens their pool, and logs it",
+            )
 
 
 def exam_of(problems: tuple[Problem, ...], catalogue: list[Path], world: str, encoder: str) -> Exam:

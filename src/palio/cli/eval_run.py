@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from palio.cli.eval_inputs import (
+    API_KEY,
     AS_JSON,
     CATALOGUES,
     CORPUS,
     ENCODER,
     LIMIT,
+    MODEL_URL,
     POOL,
     SUITE,
     Exam,
@@ -42,8 +44,8 @@ def run(
     catalogue: list[Path] = CATALOGUES,
     out: Path = typer.Option(..., "--out", help="Folder for rollouts; resumed when it exists."),
     model: str = typer.Option("", "--model", help="Model name; scripted-* needs no server."),
-    base_url: str = typer.Option("", "--base-url", help="OpenAI-compatible endpoint, with /v1."),
-    api_key: str = typer.Option("", envvar="PALIO_API_KEY", help="Bearer token of --base-url."),
+    model_url: str = MODEL_URL,
+    api_key: str = API_KEY,
     checkpoint: Path | None = typer.Option(None, "--checkpoint", help="Folder of a checkpoint."),
     name: str = typer.Option("", "--name", help="Name in tables; by default the model's."),
     floor: list[str] = typer.Option(
@@ -55,7 +57,9 @@ def run(
     k: int = typer.Option(0, "--k", min=0, help="Also draw k samples a problem for pass@k."),
     temperature: float = typer.Option(1.0, "--temperature", min=0.01, help="Of the k samples."),
     seed: int = typer.Option(0, "--seed", min=0, help="Seed of samples and intervals."),
-    threads: int = typer.Option(16, "--threads", min=1, help="Rollouts in flight, a worker."),
+    concurrency: int = typer.Option(
+        16, "--concurrency", "--threads", min=1, help="Rollouts in flight, a worker."
+    ),
     max_tokens: int = typer.Option(0, "--max-tokens", min=0, help="Of one turn; 0: the server's."),
     seconds: float = typer.Option(300.0, "--seconds", min=1.0, help="Wall clock of a rollout."),
     executor: str = typer.Option("inline", "--executor", help="inline: in this process; or ray."),
@@ -74,10 +78,10 @@ def run(
     from palio.evaluate.cluster import PolicySource
     from palio.evaluate.policy import EvalSettings, harness_tools
 
-    source = PolicySource(model, base_url, api_key, checkpoint, name)
+    source = PolicySource(model, model_url, api_key, checkpoint, name)
     once = EvalSettings(
         seed=seed,
-        threads=threads,
+        threads=concurrency,
         tools=harness_tools(tools),
         max_tokens=max_tokens,
         limits=Limits(seconds=seconds),

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from palio.cli.corpus_screen import counter
+from palio.cli.eval_inputs import API_KEY, MODEL_URL
 from palio.cli.world import WORLD, warn_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from palio.corpus.rows import CorpusRow
     from palio.evaluate.cluster import PolicySource
     from palio.evaluate.statistics import Proportion
     from palio.evaluate.steps import StepAnswer, StepComparison, StepScore
+    from palio.world.catalogue import Catalogue
     from palio.world.tools import Toolbox
 
 
@@ -27,14 +29,16 @@ def steps(
     out: Path = typer.Option(..., help="Folder for the answers; resumed when it exists."),
     checkpoint: Path | None = typer.Option(None, help="Folder of a checkpoint."),
     model: str = typer.Option("", help="Model name; scripted-* needs no server."),
-    base_url: str = typer.Option("", help="OpenAI-compatible endpoint, with /v1."),
-    api_key: str = typer.Option("", envvar="PALIO_API_KEY", help="Bearer token of --base-url."),
+    model_url: str = MODEL_URL,
+    api_key: str = API_KEY,
     name: str = typer.Option("", help="Name in tables; by default the model's."),
     against: Path | None = typer.Option(None, help="Folder of another policy's answers."),
     pool: str = typer.Option("heldout", help="Pool of the corpus: heldout or development."),
     limit: int = typer.Option(0, min=0, help="Only N problems, of all kinds; 0 = all."),
     max_tokens: int = typer.Option(512, min=1, help="Of one answer."),
-    threads: int = typer.Option(8, min=1, help="Conversations in flight."),
+    concurrency: int = typer.Option(
+        8, "--concurrency", "--threads", min=1, help="Conversations in flight."
+    ),
     world: str = WORLD,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -47,16 +51,22 @@ def steps(
     from palio.evaluate.steps import compare_steps, step_score
     from palio.world.artefacts import file_digest
 
-    source = PolicySource(model, base_url, api_key, checkpoint, name)
+    source = PolicySource(model, model_url, api_key, checkpoint, name)
     asked = _rows(corpus, suite, pool, limit)
-    tools = _tools(catalogue, world, asked.catalogues)
+    found = _catalogues(catalogue, asked.catalogues)
     pin = source.pin()
-    digest = file_digest(corpus / f"{pool}.jsonl")
-    config = {"policy": source.called, "rows": digest, "max_tokens": max_tokens, "world": world}
-    config |= {MODEL: plain(pin)} if pin else {}
+    config = {
+        "policy": source.called,
+        "rows": file_digest(corpus / f"{pool}.jsonl"),
+        "max_tokens": max_tokens,
+        "world": world,
+        "catalogues": {name: each.digest for name, each in sorted(found.items())},
+        **({MODEL: plain(pin)} if pin else {}),
+    }
     other = read_against(against, config) if against is not None else None
     with held_steps(out, config) as before:
-        held = _answered(asked, source, tools, out, before, max_tokens, threads)
+        tools = _tools(found, world, asked.catalogues)
+        held = _answered(asked, source, tools, out, before, max_tokens, concurrency)
     score = step_score(held, source.called, pin)
     paired = None
     if other is not None:
@@ -135,19 +145,26 @@ def _rows(corpus: Path, suite: Path, pool: str, limit: int) -> Asked:
     )
 
 
-def _tools(
-    catalogue: list[Path], world: str, catalogues: dict[str, str]
-) -> Callable[[str], Toolbox]:
+def _catalogues(paths: list[Path], needed: Mapping[str, str]) -> dict[str, Catalogue]:
+    """The catalogues that are named; those of `needed` (problem id -> catalogue) are among them."""
     from palio.records import InputError
     from palio.world.catalogue import read_catalogues
+
+    found, rejects = read_catalogues(paths)
+    warn_of(rejects)
+    missing = sorted(set(needed.values()) - found.keys())
+    if missing:
+        raise InputError(f"no catalogue {missing[0]!r}", remedy="name it with --catalogue")
+    return found
+
+
+def _tools(
+    found: Mapping[str, Catalogue], world: str, catalogues: Mapping[str, str]
+) -> Callable[[str], Toolbox]:
+    """Problem id -> the tools of its world."""
     from palio.world.tools import Toolbox
     from palio.world.world import world_of_catalogue
 
-    found, rejects = read_catalogues(catalogue)
-    warn_of(rejects)
-    missing = sorted(set(catalogues.values()) - found.keys())
-    if missing:
-        raise InputError(f"no catalogue {missing[0]!r}", remedy="name it with --catalogue")
     made = {
         name: Toolbox(world_of_catalogue(found[name], world)) for name in set(catalogues.values())
     }
@@ -169,6 +186,9 @@ def _show(score: StepScore, paired: StepComparison | None) -> None:
         table.add_row(Text(kind.kind), str(kind.n), *(_percent(share) for share in shares))
     shares = (score.valid.turns, score.same_tools.turns, score.match.turns)
     table.add_row("all", str(score.turns), *(_percent(share) for share in shares))
+    whole = (score.valid.problems, score.same_tools.problems, score.match.problems)
+    over = (f"({100 * share.low:.1f}-{100 * share.high:.1f})" for share in whole)
+    table.add_row("  over conversations", str(score.problems), *over)
     console.print(table)
     for what, count in list(score.differences.items())[:8]:
         console.print(f"{count:6d}  {what}", markup=False)

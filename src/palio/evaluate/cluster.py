@@ -51,7 +51,7 @@ class PolicySource:
         if bool(self.base_url) + bool(self.checkpoint) + scripted != 1:
             raise ConfigError(
                 "name one policy",
-                remedy="--checkpoint DIR, or --base-url URL --model NAME, "
+                remedy="--checkpoint DIR, or --model-url URL --model NAME, "
                 "or --model scripted-careful",
             )
         if scripted:

@@ -26,7 +26,8 @@ def keep_results(
         out: folder of the evaluation; its rollouts are in folders below it.
         told: the results in plain numbers, each with its n and interval.
         stage: the policy that was evaluated.
-        terms: on which it was, from `palio.evaluate.policy.terms_of`.
+        terms: of its greedy rollouts, from `palio.evaluate.policy.terms_of`; samples differ from
+            them in number and temperature.
         seed: of samples and intervals.
 
     Returns:
@@ -40,11 +41,15 @@ def keep_results(
     parts = {name: text for name, text in pin.items() if isinstance(text, str) and text}
     worlds = {f"world {name}": text for name, text in terms["worlds"].items()}
     rows = sorted(path.relative_to(out) for path in out.rglob(ROWS))
+    config = {"policy": stage.name, "model": pin, **terms}
+    if stage.sampled is not None:
+        drawn = stage.sampled
+        config["sampled"] = {"samples": drawn.samples, "temperature": drawn.temperature}
     made = Provenance(
         kind="evaluation",
         tool_version=__version__,
-        config={"policy": stage.name, "model": pin, **terms},
-        config_digest=digest({"policy": stage.name, "model": pin, **terms}),
+        config=config,
+        config_digest=digest(config),
         inputs={"problems": terms["problems"], **worlds, **parts},
         outputs={str(path): file_digest(out / path) for path in (*rows, Path(RESULTS))},
         counts={

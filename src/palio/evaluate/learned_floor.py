@@ -1,12 +1,14 @@
 """A trained policy may be a floor too: what learned only the form of an answer, on equal terms.
 
 It is named by its checkpoint, which is then rolled out beside the policy, or by the folder of a
-greedy evaluation of it. Equal terms are the same problems, worlds, tools and title similarity; an
-evaluation on others is refused before anything is rolled out.
+greedy evaluation of it. Equal terms are the same problems, worlds, tools and title similarity, and
+turns that were not cut shorter than the policy's; an evaluation on others, or an unfinished one, is
+refused before anything is rolled out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,8 +73,8 @@ def kept_floor(
         name: what tables call it; "": as it was evaluated.
 
     Raises:
-        InputError: it was made on other problems, in other worlds, with other tools or another
-            title similarity, or it is no greedy evaluation.
+        InputError: it was made on other problems, in other worlds, with other tools, shorter turns
+            or another title similarity, is no greedy evaluation, or not finished.
     """
     own = read_identity(folder)
     result = load_result(folder, problems, clusters)
@@ -82,6 +84,8 @@ def kept_floor(
         "tools": tuple(list(each["settings"]["tools"]) for each in (own, identity)),
     }
     other = [name for name, (one, two) in told.items() if one != two]
+    if _longest_turn(own) < _longest_turn(identity):
+        other.append("max-tokens")
     if result.mode != "greedy":
         other.append("decoding")
     if other:
@@ -90,7 +94,18 @@ def kept_floor(
             where=str(folder),
             remedy="evaluate it with the options of the policy, or name its checkpoint",
         )
+    if result.unrun:
+        raise InputError(
+            f"the evaluation of this floor is not finished: {result.unrun} problems are missing",
+            where=str(folder),
+            remedy="run its command again, or name its checkpoint",
+        )
     return as_floor(replace(result, name=name or result.name))
+
+
+def _longest_turn(identity: Mapping[str, Any]) -> float:
+    """Tokens that a turn could have; 0 stands for as many as the server allows."""
+    return float(identity["settings"].get("max_tokens", 0)) or math.inf
 
 
 def check_checkpoint(path: Path) -> None:

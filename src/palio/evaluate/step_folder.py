@@ -67,19 +67,22 @@ def read_against(folder: Path, config: Mapping[str, Any]) -> Against:
         config: of the policy that it is compared with.
 
     Raises:
-        InputError: there are none, or they are to other conversations or in another world.
+        InputError: there are none, or they are to other conversations, or in another world or
+            catalogue.
     """
     held = read_manifest(folder / FILE)
     if held is None or held.kind != "eval-steps":
         raise InputError(
             "holds no answers", where=str(folder), remedy="`palio eval steps --out` makes them"
         )
-    other = [key for key in ("rows", "world") if held.config.get(key) != config.get(key)]
+    then = {"catalogues": config.get("catalogues"), **held.config}  # older ones do not tell them
+    keys = ("rows", "world", "catalogues")
+    other = [key for key in keys if then.get(key) != config.get(key)]
     if other:
         raise InputError(
             f"these answers are to other questions: other {' and '.join(other)}",
             where=str(folder),
-            remedy="ask both policies with the same --corpus, --pool and --world",
+            remedy="ask both policies with the same --corpus, --pool, --catalogue and --world",
         )
     name = str(held.config.get("policy") or folder.name)
     return Against(read_answers(folder), name, pin_of(held.config))
