@@ -47,6 +47,7 @@ def headroom_chart(plan: Plan, runs: Sequence[ArmRun]) -> str:
     """pass@1 and pass@k of every arm, in the plan's order, as SVG; the line between is headroom."""
     k = str(plan.samples)
     arms = [arm.name for arm in plan.arms if any(run.arm == arm.name for run in runs)]
+    named: set[str] = set()
     with drawing(2.9) as (figure, axes):
         for x, name in enumerate(arms):
             found = [
@@ -64,13 +65,15 @@ def headroom_chart(plan: Plan, runs: Sequence[ArmRun]) -> str:
                     color=colour,
                     markersize=5.5,
                     alpha=0.75,
-                    label=label if x == 0 else None,
+                    label=None if label in named else label,
                 )
+                named.add(label)
         axes.set_xticks(range(len(arms)), [clipped(name, 16) for name in arms])
         axes.tick_params(axis="x", labelcolor=INK)
         axes.set_ylim(0, 1)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.0f} %"))
         many = max(run.sampled for run in runs)
         axes.set_xlabel(f"dot: a seed, {many} problems, T = 1 \N{MIDDLE DOT} bar: headroom")
-        axes.legend(loc="upper left")
+        if named:
+            axes.legend(loc="upper left")
         return svg(figure, name=f"headroom-{plan.name}", label=f"{plan.name}: pass@1 and pass@{k}")
