@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from typer.testing import CliRunner
 
 from palio.cli.eval import app
 from palio.evaluate.behaviour import Behaviour
 from palio.evaluate.contamination import contamination_report
 from palio.evaluate.results import RolloutScore
-from palio.records import InputError, Suite
+from palio.evaluate.rollouts import ScoredRow
+from palio.records import InputError, Suite, digest, to_json
 from palio.suites import write_suite
 from tests.leak.making import corpus
 from tests.leak.test_decontaminate import BENCHMARK, PROBLEMS
@@ -83,3 +85,42 @@ def test_the_command_names_problems_and_rules(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "3 of 4 problems are in the training pool" in result.output
     assert "task-2: product with p002, 2 rows" in result.output
+
+
+def test_problems_of_another_suite_are_never_clean(tmp_path: Path) -> None:
+    """They would be: what the suite does not hold is found nowhere in the corpus."""
+    folder = corpus(tmp_path / "c", PROBLEMS)
+    scores = [score(task.problem_id, True) for task in BENCHMARK]
+    with pytest.raises(InputError, match="does not have the evaluated problem 'elsewhere'"):
+        contamination_report(folder, BENCHMARK, [*scores, score("elsewhere", True)])
+
+
+def test_unscored_problems_are_counted_and_in_no_rate(tmp_path: Path) -> None:
+    folder = corpus(tmp_path / "c", PROBLEMS)
+    scores = [score(task.problem_id, True) for task in BENCHMARK]
+    scores[0] = structs.replace(scores[0], status="unscored")
+    report = contamination_report(folder, BENCHMARK, scores, pools=ALL_POOLS)
+    assert report.clean is not None
+    assert report.contaminated is not None
+    assert (report.clean.n, report.contaminated.n, report.unscored) == (1, 2, 1)
+
+
+def test_an_evaluation_of_another_suite_is_refused(tmp_path: Path) -> None:
+    folder = corpus(tmp_path / "c", PROBLEMS)
+    evaluation = tmp_path / "e"
+    evaluation.mkdir()
+    suite = Suite(suite_id="bench", version="1", problems=BENCHMARK)
+    write_suite(suite, tmp_path / "suite.json")
+    rows = [to_json(ScoredRow(sample=0, score=score(each.problem_id, True))) for each in BENCHMARK]
+    (evaluation / "rollouts.jsonl").write_bytes(b"".join(row + b"\n" for row in rows))
+    identity = {"policy": "p", "settings": {}, "worlds": {}, "encoder": ""}
+    words = ["--corpus", str(folder), "--suite", str(tmp_path / "suite.json")]
+    words += ["--evaluation", str(evaluation)]
+    for problems, good in ((BENCHMARK, True), (BENCHMARK[1:], False)):
+        told = {**identity, "problems": digest(list(problems))}
+        (evaluation / "evaluation.json").write_text(json.dumps(told))
+        done = CliRunner().invoke(app, ["contamination", *words])
+        assert (done.exit_code == 0) == good, done.output
+        if not good:
+            assert isinstance(done.exception, InputError)
+            assert "not those it was made on" in str(done.exception)

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from palio.agents.registry import find_agent
 from palio.agents.scripted import ScriptedUpstream
+from palio.cli.eval import app as evaluating
 from palio.cli.experiment import app
 from palio.evaluate.experiment.config import LabConfig
 from palio.evaluate.experiment.evidence import LabRuns, write_evidence
@@ -163,7 +164,8 @@ def test_on_the_command_line(lab: Path, tmp_path: Path) -> None:
         run("--out", lab, "--checkpoint", lab / "model-1")
     text = run("--out", lab, "--checkpoint", lab / "model-1", "--reason", REASON)
     assert "opened 0 times before" in text
-    assert "of 9; " + REASON in text
+    assert "of 9 (95 %: " in text
+    assert "%); " + REASON in text
     found = json.loads(run("--out", lab, "--json"))
     assert found[0]["result"]["event"] == "result"
     for asked in ((), ("--checkpoint", lab / "model-1", "--reason", REASON)):
@@ -173,3 +175,66 @@ def test_on_the_command_line(lab: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no runs here"):
         CliRunner().invoke(app, nowhere, catch_exceptions=False)
     assert not (tmp_path / "docs").exists()
+
+
+def test_an_opening_without_a_rate_is_not_told_as_broken_off(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from palio.evaluate.experiment import sealed
+
+    def run(*words: object) -> str:
+        line = ["sealed", "--out", str(lab), *map(str, words)]
+        return CliRunner().invoke(app, line, catch_exceptions=False).output
+
+    honest = sealed._ended
+    lost: list[dict[str, object]] = [{"unscored": 9, "rates": {}}, {"unscored": 4}, {}]
+
+    def ended(*given: object) -> Entry:
+        return msgspec.structs.replace(honest(*given), **lost.pop(0))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sealed, "_ended", ended)
+    for _ in range(3):
+        text = run("--checkpoint", lab / "model-1", "--reason", REASON)
+    first, second, third = (line for line in text.splitlines() if REASON in line)
+    assert "nothing scored, 9 unscored" in first
+    assert "of 9 (95 %: " in second
+    assert "), 4 unscored" in second
+    assert "unscored" not in third
+    assert "broken off" not in text
+
+
+def test_a_copy_of_the_runs_without_the_log_does_not_pass_for_never_opened(
+    lab: Path, tmp_path: Path
+) -> None:
+    opened(lab)
+    (tmp_path / "runs.jsonl").write_bytes(b"")
+
+    def report(place: Path) -> str:
+        line = ["report", "--runs", str(place), "--out", str(tmp_path / "docs")]
+        done = CliRunner().invoke(app, line, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stderr
+
+    assert f"no {LOG} beside it" in report(tmp_path / "runs.jsonl")
+    (tmp_path / LOG).write_bytes((lab / LOG).read_bytes())
+    assert LOG not in report(tmp_path / "runs.jsonl")
+    assert REASON in (tmp_path / "docs" / "evidence.md").read_text()
+    assert LOG not in report(lab)
+
+
+def test_evaluations_do_not_open_the_pool_beside_the_log(lab: Path, tmp_path: Path) -> None:
+    """A lab's suite holds its sealed problems too, and `palio eval` keeps no log."""
+    world = lab / "world"
+    names = sorted(path.name for path in world.iterdir() if path.is_dir())
+    given = ["--suite", str(world / "suite.json")]
+    for name in names:
+        given += ["--catalogue", str(world / name)]
+    for words in ([], ["--corpus", str(world), "--pool", "sealed"]):
+        for command in (["floors"], ["run", "--model", "scripted-hasty", "--out", str(tmp_path)]):
+            with pytest.raises(ConfigError, match="of these problems are sealed"):
+                CliRunner().invoke(evaluating, [*command, *given, *words], catch_exceptions=False)
+    assert not list(tmp_path.iterdir())
+    done = CliRunner().invoke(
+        evaluating, ["floors", *given, "--corpus", str(world), "--limit", "3"]
+    )
+    assert done.exit_code == 0, done.output

@@ -23,6 +23,7 @@ def contamination(
 ) -> None:
     """Find suite problems that the training pool holds in any form; split an evaluation by them."""
     from palio.evaluate.contamination import contamination_report
+    from palio.evaluate.loading import evaluated
     from palio.evaluate.rollouts import read_scores
     from palio.records import to_json
     from palio.suites.files import read_any_suite
@@ -31,10 +32,9 @@ def contamination(
     problems = read_any_suite(suite)[0].problems
     scores = None
     if evaluation is not None:
-        found = read_scores(rollouts_at(evaluation))
-        evaluated = {problem for problem, _ in found}
-        problems = tuple(each for each in problems if each.problem_id in evaluated)
-        scores = list(found.values())
+        folder = rollouts_at(evaluation)
+        problems = evaluated(folder, problems)
+        scores = list(read_scores(folder).values())
     report = contamination_report(corpus, problems, scores, pools=pool, profile=chosen)
     if as_json:
         typer.echo(to_json(report).decode())
@@ -57,5 +57,7 @@ def _show(report: ContaminationReport) -> None:
             low, high = 100 * rate.low, 100 * rate.high
             shown = f"{100 * rate.rate:.1f} % ({low:.1f}-{high:.1f}, n = {rate.n})"
             typer.echo(f"{name:13} {shown}")
+    if report.unscored:
+        typer.echo(f"unscored      {report.unscored} problems, in neither rate")
     if report.contaminated is not None and report.contaminated.n:
         typer.echo("the groups are different problems: the gap is a warning, not an inflation")

@@ -13,6 +13,7 @@ from palio.cli.screen import Screen
 if TYPE_CHECKING:
     from palio.evaluate.experiment.evidence import LabRuns
     from palio.evaluate.experiment.plan import Plan
+    from palio.evaluate.experiment.sealed import Entry
 
 app = typer.Typer(
     help="Controlled experiments: pre-registered plans, shared lab, intervals over seeds.",
@@ -162,13 +163,24 @@ def _labs(labs: list[Path], runs: list[Path], suite_seed: int | None) -> list[La
                 remedy="name a lab's folder or a file of runs with --runs",
             )
     return [
-        LabRuns(
-            read_lab(config, suite_seed),
-            read_runs(place),
-            read_log(place if place.is_dir() else place.parent),
-        )
+        LabRuns(read_lab(config, suite_seed), read_runs(place), read_log(_folder(place)))
         for config, place in zip(configs, places, strict=True)
     ]
+
+
+def _folder(place: Path) -> Path:
+    """The folder of a lab or of a file of runs; a file alone does not know of openings."""
+    from palio.evaluate.experiment.sealed import LOG
+
+    if place.is_dir() or (place.parent / LOG).is_file():
+        return place if place.is_dir() else place.parent
+    typer.secho(
+        f"{place}: there is no {LOG} beside it, so the page cannot tell openings of the sealed "
+        "pool; put the lab's there, if it has one",
+        fg="yellow",
+        err=True,
+    )
+    return place.parent
 
 
 @app.command()
@@ -197,8 +209,19 @@ def sealed(
         typer.echo("never opened")
         return
     for one in openings(entries):
-        rate = one.result.rates.get("overall") if one.result else None
-        found = f"{rate.successes} of {rate.n}" if rate else "broken off"
         name = one.began.run or one.began.checkpoint[7:19]
+        found = _found(one.result)
         typer.echo(f"{one.began.opening:3} {one.began.at} {name}: {found}; {one.began.why}")
     typer.echo(f"head {entries[-1].own}")
+
+
+def _found(result: Entry | None) -> str:
+    """What an opening found, with its interval and the rollouts that are in no rate."""
+    if result is None:
+        return "broken off"
+    lost = f", {result.unscored} unscored" if result.unscored else ""
+    rate = result.rates.get("overall")
+    if rate is None:
+        return f"nothing scored{lost}"
+    shown = f"{100 * rate.low:.1f} to {100 * rate.high:.1f} %"
+    return f"{rate.successes} of {rate.n} (95 %: {shown}){lost}"

@@ -37,7 +37,8 @@ class ContaminationReport(Record, frozen=True, omit_defaults=False):
         pools: pools of the corpus that count as trained on.
         problems: of the suite.
         found: those that the pools hold, with rule, training problems and their rows.
-        clean, contaminated: success rates; None without an evaluation.
+        clean, contaminated: success rates of scored problems; None without an evaluation.
+        unscored: problems of the evaluation that infrastructure broke; they are in neither.
         clean_by_kind: success rate on clean problems by kind.
     """
 
@@ -48,6 +49,7 @@ class ContaminationReport(Record, frozen=True, omit_defaults=False):
     clean: Proportion | None = None
     contaminated: Proportion | None = None
     clean_by_kind: dict[str, Proportion] = {}
+    unscored: int = 0
 
     @property
     def clean_problems(self) -> int:
@@ -73,7 +75,8 @@ def contamination_report(
         profile: whose success counts.
 
     Raises:
-        InputError: the folder is no corpus, or has no such pool.
+        InputError: the folder is no corpus, or has no such pool; or a rollout is of a problem that
+            is not of the suite, so that nobody can say whether it was trained on.
     """
     hits = contamination(corpus, {SUITE: problems}, registry=()).hits
     known = {hit.pool for hit in hits}
@@ -110,10 +113,15 @@ def _split(
     kinds: Mapping[str, str],
     profile: Profile,
 ) -> ContaminationReport:
+    first = [row for row in scores if row.sample == 0]
+    strange = sorted({row.problem_id for row in first} - kinds.keys())
+    if strange:
+        raise InputError(
+            f"the suite does not have the evaluated problem {strange[0]!r}",
+            remedy="name the suite that the evaluation used",
+        )
     success = {
-        row.problem_id: row.success.get(profile, False)
-        for row in scores
-        if row.sample == 0 and row.status == "scored"
+        row.problem_id: row.success.get(profile, False) for row in first if row.status == "scored"
     }
     dirty = {each.problem_id for each in report.found}
     clean = {name: good for name, good in success.items() if name not in dirty}
@@ -124,6 +132,7 @@ def _split(
         clean=wilson(sum(clean.values()), len(clean)),
         contaminated=wilson(sum(leaked), len(leaked)),
         clean_by_kind={kind: _rate(clean, kinds, kind) for kind in present},
+        unscored=len({row.problem_id for row in first}) - len(success),
     )
 
 
