@@ -13,12 +13,11 @@ from palio.evaluate.calibration import (
     Calibration,
     LabelledRow,
     calibrate,
-    judge_rows,
     labels_digest,
     shipped_labels,
 )
-from palio.judging import EvidenceJudge
 from palio.records import DispatchEvent
+from tests.calibration.judged import by_evidence
 
 ROOT = Path(__file__).parents[2]
 DIGEST = "sha256:992be92741744440e333521759efd3cd2811060d347f67c005fdfb56f10e7d84"
@@ -43,7 +42,7 @@ def rows() -> tuple[LabelledRow, ...]:
 
 @pytest.fixture(scope="module")
 def measured(rows: tuple[LabelledRow, ...]) -> Calibration:
-    return calibrate(rows, judge_rows(rows, EvidenceJudge().verdict))
+    return calibrate(rows, by_evidence(rows))
 
 
 def test_the_set_is_the_one_that_was_measured(rows: tuple[LabelledRow, ...]) -> None:

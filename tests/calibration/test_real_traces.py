@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from palio.broker.conversation import build_messages
-from palio.evaluate.calibration import LabelledRow, calibrate, judge_rows
-from palio.judging import EvidenceJudge
+from palio.evaluate.calibration import LabelledRow, calibrate
 from palio.records import AgentRef, InferenceEvent, Message, Trajectory
+from tests.calibration.judged import by_evidence
 
 HERE = Path(__file__).parent
 
@@ -56,6 +56,6 @@ def test_first_turns_of_a_released_model_are_no_analysis(shared_data: Path) -> N
         )
         for label in labels
     )
-    found = calibrate(rows, judge_rows(rows, EvidenceJudge().verdict))
+    found = calibrate(rows, by_evidence(rows))
     assert found.overall.n == 3
     assert found.overall.exact.value == 1

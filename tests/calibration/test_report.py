@@ -11,11 +11,10 @@ from palio.evaluate.calibration import (
     Calibration,
     LabelledRow,
     calibrate,
-    calibration_chart,
     drift,
-    judge_rows,
     read_labels,
     save_chart,
+    trajectories_of,
 )
 from palio.records import ConfigError, InputError, JudgeId, ReasoningVerdict, to_json
 
@@ -117,7 +116,7 @@ def test_a_quality_outside_the_bins_is_an_error() -> None:
 
 def test_rows_without_a_trajectory_cannot_be_judged() -> None:
     with pytest.raises(InputError, match="'a' has no trajectory"):
-        judge_rows(ROWS, lambda _: verdict("a", 0.9))
+        trajectories_of(ROWS)
 
 
 def test_drift_is_paired() -> None:
@@ -134,17 +133,17 @@ def test_drift_is_paired() -> None:
 
 
 def test_the_picture_shows_every_population_and_count(found: Calibration, tmp_path: Path) -> None:
-    svg = calibration_chart(found)
-    assert svg == calibration_chart(found)
+    for name in ("c.svg", "again.svg", "c.png"):
+        save_chart(found, tmp_path / name)
+    svg = (tmp_path / "c.svg").read_text("utf-8")
+    assert svg == (tmp_path / "again.svg").read_text("utf-8")
     root = ElementTree.fromstring(svg)
+    assert (root.get("width"), root.get("height")) == ("860", "410")
     words = " ".join(root.itertext())
     assert "toy 1" in words
     for text in ("pair-x", "trace", "all rows", "pairs, both right", "n = 5", "75.0 %"):
         assert text in words
-    save_chart(found, tmp_path / "c.png")
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
-    save_chart(found, tmp_path / "c.svg")
-    ElementTree.fromstring((tmp_path / "c.svg").read_text())
     with pytest.raises(ConfigError, match=r"use \.png or \.svg"):
         save_chart(found, tmp_path / "c.gif")
 

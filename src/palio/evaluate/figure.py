@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal
 from xml.sax.saxutils import escape, quoteattr
 
@@ -17,6 +18,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from palio.records import ConfigError
+
+FORMATS = (".png", ".svg")
 COLOURS: Mapping[str, str] = {
     "ink": "#1b2330",
     "muted": "#667085",
@@ -124,6 +128,36 @@ def _head(text: str, name: str, label: str) -> str:
     attributes = f' class="chart" role="img" aria-labelledby={quoteattr(name + "-title")}'
     title = f"<title id={quoteattr(name + '-title')}>{escape(label)}</title>"
     return opening + attributes + body[:1] + title + body[1:].rstrip()
+
+
+def save_picture(
+    path: Path, draw: Callable[[Figure], None], *, height: float, name: str, label: str
+) -> None:
+    """Draw into a .png or .svg file.
+
+    Args:
+        path: of the file.
+        draw: fills an empty figure.
+        height: inches.
+        name: see `svg`.
+        label: see `svg`.
+
+    Raises:
+        ConfigError: the file name ends in neither.
+    """
+    if path.suffix not in FORMATS:
+        raise ConfigError(
+            f"a picture cannot be written to {path.name!r}", remedy=f"use {' or '.join(FORMATS)}"
+        )
+    with drawing(height, grid="x") as (figure, axes):
+        axes.remove()
+        draw(figure)
+        if path.suffix == ".png":
+            figure.savefig(path, dpi=160, facecolor="white", metadata={"Software": None})
+            return
+        size = f"<svg width='{100 * WIDTH:.0f}' height='{100 * height:.0f}'"
+        text = svg(figure, name=name, label=label).replace("<svg", size, 1)
+    path.write_text(text, encoding="utf-8")
 
 
 def percent(value: float | None) -> str:

@@ -7,7 +7,7 @@ from palio.evaluate.calibration.agreement import (
     confusion,
     quadratic_kappa,
 )
-from palio.evaluate.calibration.chart import calibration_chart, save_chart
+from palio.evaluate.calibration.chart import save_chart
 from palio.evaluate.calibration.drift import Drift, drift
 from palio.evaluate.calibration.labels import (
     LabelledRow,
@@ -20,7 +20,6 @@ from palio.evaluate.calibration.report import (
     GateErrors,
     PairAccuracy,
     calibrate,
-    judge_rows,
     trajectories_of,
 )
 
@@ -34,10 +33,8 @@ __all__ = [
     "agreement",
     "balanced_accuracy",
     "calibrate",
-    "calibration_chart",
     "confusion",
     "drift",
-    "judge_rows",
     "labels_digest",
     "quadratic_kappa",
     "read_labels",

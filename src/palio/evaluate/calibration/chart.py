@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -11,52 +12,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from palio.evaluate.calibration.report import Calibration
-from palio.evaluate.figure import (
-    BAD,
-    INK,
-    MUTED,
-    PAPER,
-    SERIES,
-    STYLE,
-    clipped,
-    drawing,
-    percent,
-    svg,
-)
-from palio.records import ConfigError
+from palio.evaluate.figure import BAD, INK, MUTED, PAPER, SERIES, clipped, percent, save_picture
 from palio.records.verdict import QUALITY_BINS
-
-FORMATS = (".png", ".svg")
-
-
-def calibration_chart(found: Calibration) -> str:
-    """Confusion by bin (left) and accuracy with intervals (right) as an SVG element."""
-    with drawing(4.1, grid="x") as (figure, axes):
-        _draw(figure, axes, found)
-        return svg(figure, name="calibration", label="Judge against labels: confusion, accuracy")
 
 
 def save_chart(found: Calibration, path: Path) -> None:
-    """Write the picture as .png or .svg.
+    """Write confusion by bin (left) and accuracy with intervals (right) as .png or .svg.
 
     Raises:
         ConfigError: the file name ends in neither.
     """
-    if path.suffix not in FORMATS:
-        raise ConfigError(
-            f"a picture cannot be written to {path.name!r}", remedy=f"use {' or '.join(FORMATS)}"
-        )
-    if path.suffix == ".svg":
-        text = calibration_chart(found).replace("<svg", "<svg width='860' height='410'", 1)
-        path.write_text(text, encoding="utf-8")
-        return
-    with drawing(4.1, grid="x") as (figure, axes), mpl.rc_context(STYLE):
-        _draw(figure, axes, found)
-        figure.savefig(path, dpi=160, facecolor="white", metadata={"Software": None})
+    label = "Judge against labels: confusion, accuracy"
+    save_picture(path, partial(_draw, found), height=4.1, name="calibration", label=label)
 
 
-def _draw(figure: Figure, axes: Axes, found: Calibration) -> None:
-    axes.remove()
+def _draw(found: Calibration, figure: Figure) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
     _confusion(left, found)
     _rates(right, found)

@@ -20,9 +20,6 @@ from palio.records import (
 )
 from palio.records.verdict import QUALITY_BINS
 
-SHIPPED = "shipped"
-"""Name of the labelled set of the package."""
-
 
 class LabelledRow(Record, frozen=True):
     """One trajectory and the value that the decision tree gives it, as a person reads it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from palio.evaluate.calibration.agreement import Agreement, agreement
 from palio.evaluate.calibration.labels import LabelledRow, labels_digest
@@ -93,17 +93,6 @@ def trajectories_of(rows: Iterable[LabelledRow]) -> tuple[Trajectory, ...]:
             )
         found.append(row.trajectory)
     return tuple(found)
-
-
-def judge_rows(
-    rows: Iterable[LabelledRow], judge: Callable[[Trajectory], ReasoningVerdict]
-) -> dict[str, ReasoningVerdict]:
-    """A verdict for each row's trajectory, by trajectory id.
-
-    Raises:
-        InputError: a row has no trajectory to judge.
-    """
-    return {run.trajectory_id: judge(run) for run in trajectories_of(rows)}
 
 
 def calibrate(rows: Sequence[LabelledRow], verdicts: Mapping[str, ReasoningVerdict]) -> Calibration:

@@ -1,6 +1,6 @@
 """Does a decision follow the datum that its thinking cites? Measured by changing the datum."""
 
-from palio.evaluate.counterfactual.chart import counterfactual_chart, save_chart
+from palio.evaluate.counterfactual.chart import save_chart
 from palio.evaluate.counterfactual.edits import Change, edited_tools
 from palio.evaluate.counterfactual.flips import Fork, ForkedRun, fork_run, fork_runs
 from palio.evaluate.counterfactual.forking import Forker
@@ -21,7 +21,6 @@ __all__ = [
     "Planner",
     "RankCorrelation",
     "Told",
-    "counterfactual_chart",
     "edited_tools",
     "fork_run",
     "fork_runs",

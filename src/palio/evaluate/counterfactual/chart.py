@@ -2,57 +2,36 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from palio.evaluate.counterfactual.measure import Counterfactual, JudgeCheck
-from palio.evaluate.figure import INK, SERIES, STYLE, clipped, drawing, svg
+from palio.evaluate.figure import INK, SERIES, clipped, save_picture
 from palio.evaluate.statistics import Estimate, Proportion
-from palio.records import ConfigError
 from palio.records.verdict import QUALITY_BINS
 
-FORMATS = (".png", ".svg")
 ARMS = (
     ("treatment", "decisive datum", SERIES[0]),
     ("placebo", "placebo", SERIES[1]),
     ("copy", "new id", SERIES[3]),
 )
-HEIGHT = 4.1
-
-
-def counterfactual_chart(found: Counterfactual) -> str:
-    """Flip rates by agent (left) and by the first judge's bins (right) as an SVG element."""
-    with drawing(HEIGHT, grid="x") as (figure, axes):
-        _draw(figure, axes, found)
-        label = "Flip rates by agent and by the bin that judges gave"
-        return svg(figure, name="counterfactual", label=label)
 
 
 def save_chart(found: Counterfactual, path: Path) -> None:
-    """Write the picture as .png or .svg.
+    """Write flip rates by agent (left) and by the first judge's bins (right) as .png or .svg.
 
     Raises:
         ConfigError: the file name ends in neither.
     """
-    if path.suffix not in FORMATS:
-        raise ConfigError(
-            f"a picture cannot be written to {path.name!r}", remedy=f"use {' or '.join(FORMATS)}"
-        )
-    if path.suffix == ".svg":
-        text = counterfactual_chart(found).replace("<svg", "<svg width='860' height='410'", 1)
-        path.write_text(text, encoding="utf-8")
-        return
-    with drawing(HEIGHT, grid="x") as (figure, axes), mpl.rc_context(STYLE):
-        _draw(figure, axes, found)
-        figure.savefig(path, dpi=160, facecolor="white", metadata={"Software": None})
+    label = "Flip rates by agent and by the bin that judges gave"
+    save_picture(path, partial(_draw, found), height=4.1, name="counterfactual", label=label)
 
 
-def _draw(figure: Figure, axes: Axes, found: Counterfactual) -> None:
-    axes.remove()
+def _draw(found: Counterfactual, figure: Figure) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(1.1, 1))
     _agents(left, found)
     _judge(right, found.judges[0] if found.judges else None)
