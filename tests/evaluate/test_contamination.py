@@ -53,7 +53,7 @@ def test_every_form_of_a_leak_is_found_and_the_clean_rate_leaves_it_out(tmp_path
     assert report.found[2].rules == ("product",)
     assert report.found[2].trained == ("p002",)
     assert report.found[0].rows == 2
-    assert report.clean_problems == 1
+    assert report.problems - len(report.found) == 1
     assert report.clean is not None
     assert (report.clean.successes, report.clean.n) == (0, 1)
     assert report.contaminated is not None

@@ -176,7 +176,7 @@ def test_a_plan_that_contradicts_itself_is_refused(change, message):
 def test_processes_share_the_runs_out_and_keep_chains_together(tmp_path):
     from palio.evaluate.experiment.config import LabConfig
     from palio.evaluate.experiment.lab import Lab
-    from palio.evaluate.mainjob.stages import SilentReporter
+    from tests.mainjob.silent import SilentReporter
 
     lab = Lab(LabConfig(), tmp_path, SilentReporter())
     tasks = lab.open_tasks([load_plan(name) for name in plan_names()], 3)

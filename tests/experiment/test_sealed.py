@@ -16,7 +16,7 @@ from palio.cli.experiment import app
 from palio.evaluate.experiment.config import LabConfig
 from palio.evaluate.experiment.evidence import LabRuns, write_evidence
 from palio.evaluate.experiment.sealed import LOG, Entry, open_sealed, openings, read_log
-from palio.evaluate.mainjob.stages import SilentReporter, Stages
+from palio.evaluate.mainjob.stages import Stages
 from palio.evaluate.mainjob.worlds import make_worlds, open_ground
 from palio.evaluate.pin import checkpoint_pin, pin_of
 from palio.evaluate.rollouts import read_identity, read_rollouts
@@ -26,6 +26,7 @@ from palio.sandbox.inline import InlineDriver
 from palio.train.checkpoint import save_checkpoint
 from palio.train.model import ModelConfig, Qwen3
 from palio.train.tokenizer import train_tokenizer
+from tests.mainjob.silent import SilentReporter
 
 CONFIG = LabConfig(suite_seed=5, catalogues=2, products=300, problems=60, evaluated=9)
 REASON = "the claim of the first release"

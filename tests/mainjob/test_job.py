@@ -13,12 +13,12 @@ from palio.cli.demo import demo
 from palio.evaluate.mainjob.arena import bulk_shards, read_standings
 from palio.evaluate.mainjob.config import MainJobConfig, bundled_jobs, read_config
 from palio.evaluate.mainjob.job import MainJobResult, run_main_job
-from palio.evaluate.mainjob.stages import SilentReporter
 from palio.evaluate.mainjob.worlds import evenly, make_worlds, open_ground
 from palio.records import ConfigError, ResumeError
 from palio.rollout import read_trajectories
 from palio.suites import check_disjoint, read_suite
 from palio.world.synthesis.wording import banks_for
+from tests.mainjob.silent import SilentReporter
 
 SMALL = MainJobConfig(
     seed=3,

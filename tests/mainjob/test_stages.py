@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from palio.evaluate.mainjob.stages import PeakMemory, SilentReporter, Stages, write_atomically
+from palio.evaluate.mainjob.stages import PeakMemory, Stages, write_atomically
 from palio.records import IntegrityError, Record, ResumeError
+from tests.mainjob.silent import SilentReporter
 
 
 class Settings(Record, frozen=True):

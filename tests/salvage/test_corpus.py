@@ -22,6 +22,7 @@ from palio.corpus.gates import without_oracle
 from palio.corpus.lineage import read_lineage
 from palio.corpus.ranking import Signals
 from palio.corpus.rows import read_rows
+from palio.corpus.salvage import salvaged_from
 from palio.corpus.salvage.narrator import Narrator
 from palio.corpus.salvage.oracle import oracle_words
 from palio.corpus.salvage.rewrite import SalvageConfig, salvage_one
@@ -62,15 +63,15 @@ def rejected(funnel: Funnel) -> dict[str, int]:
 def test_they_stay_out_unless_asked_for(tmp_path: Path) -> None:
     funnel = built(tmp_path)
     assert rejected(funnel)["salvaged"] == len(salvaged_runs())
-    assert all(not row.salvaged_from for row in read_lineage(tmp_path))
+    assert not any(salvaged_from(row.source) for row in read_lineage(tmp_path))
 
 
 def test_they_come_in_marked_and_unjudged(tmp_path: Path) -> None:
     funnel = built(tmp_path, salvaged=True, salvaged_share=1.0)
-    lineage = [row for row in read_lineage(tmp_path) if row.salvaged_from]
+    lineage = [row for row in read_lineage(tmp_path) if salvaged_from(row.source)]
     sources = {each.trajectory_id for each in (*runs("narrator"), *runs("classifier"))}
     assert lineage
-    assert {row.salvaged_from for row in lineage} <= sources
+    assert {salvaged_from(row.source) for row in lineage} <= sources
     assert {row.coefficient for row in lineage} == {None}
     assert {row.agent.model for row in lineage} == {Narrator.rewriter_id}
     rows = [row for pool in POOLS for row in read_rows(tmp_path / f"{pool}.jsonl")]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from palio.corpus.candidate import Candidate
 from palio.corpus.ranking import Signals
-from palio.corpus.salvage import salvaged_from
 from palio.records import AgentRef, InputError, Record, from_json
 from palio.rollout.verdicts import Judged, Verdicts
 
@@ -39,11 +38,6 @@ class Lineage(Record, frozen=True, omit_defaults=False):
     attempt: int
     source: str
     tool_version: str
-
-    @property
-    def salvaged_from(self) -> str:
-        """The trajectory that a salvaged row was made of; "" for any other row."""
-        return salvaged_from(self.source)
 
     @property
     def richness(self) -> float | None:

@@ -51,11 +51,6 @@ class ContaminationReport(Record, frozen=True, omit_defaults=False):
     clean_by_kind: dict[str, Proportion] = {}
     unscored: int = 0
 
-    @property
-    def clean_problems(self) -> int:
-        """Problems that nothing was found of."""
-        return self.problems - len(self.found)
-
 
 def contamination_report(
     corpus: Path,

@@ -14,8 +14,6 @@ SEVEN_TOOLS = (
     "check_product_match",
     "find_products_in_same_shop",
 )
-WEB_TOOLS = ("find_product", "view_product_information", "web_search", *FOUR_TOOLS[2:])
-"""The tools of the web intent."""
 ALL_TOOLS = (*SEVEN_TOOLS, "web_search", "python_execute")
 """Every tool there is; the last two only where a run has documents, and a sandbox for code."""
 CATALOGUE_TOOLS = (

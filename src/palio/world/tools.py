@@ -18,7 +18,6 @@ from palio.world.arguments import (
     FOUR_TOOLS,
     SEVEN_TOOLS,
     UNPARSED,
-    WEB_TOOLS,
     canonical_arguments,
     known_arguments,
 )
@@ -35,7 +34,6 @@ __all__ = [
     "CATALOGUE_TOOLS",
     "FOUR_TOOLS",
     "SEVEN_TOOLS",
-    "WEB_TOOLS",
     "ToolReply",
     "Toolbox",
     "canonical_arguments",

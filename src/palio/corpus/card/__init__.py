@@ -2,7 +2,7 @@
 
 from palio.corpus.card.about import About, read_about
 from palio.corpus.card.measure import measure
-from palio.corpus.card.render import examples, read_stats, render_card, render_page, write_card
+from palio.corpus.card.render import examples, render_card, render_page, write_card
 from palio.corpus.card.stats import Stats
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "examples",
     "measure",
     "read_about",
-    "read_stats",
     "render_card",
     "render_page",
     "write_card",

@@ -22,7 +22,7 @@ from palio.corpus.card.spread import Spread
 from palio.corpus.card.stats import Stats
 from palio.corpus.config import POOLS
 from palio.corpus.rows import CorpusRow, read_rows
-from palio.records import InputError, Record, from_json, to_json
+from palio.records import InputError, Record, to_json
 from palio.world.artefacts import MANIFEST, file_digest, replacing
 
 CARD, STATS, PAGE = "README.md", "stats.json", "report.html"
@@ -106,25 +106,6 @@ def write_text(path: Path, text: str) -> Path:
     with replacing(path) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
     return path
-
-
-def read_stats(folder: Path) -> Stats:
-    """The statistics that lie in a corpus folder.
-
-    Raises:
-        InputError: there are none, or they are those of an older corpus in the same folder.
-    """
-    path = folder / STATS
-    if not path.is_file():
-        raise InputError("no statistics here", where=str(path), remedy="run `palio corpus card`")
-    stats = from_json(path.read_bytes(), Stats, where=str(path))
-    if file_digest(folder / MANIFEST) != stats.manifest:
-        raise InputError(
-            "these statistics are of an older corpus in this folder",
-            where=str(path),
-            remedy="run `palio corpus card` again",
-        )
-    return stats
 
 
 def licences(stats: Stats, about: About) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from palio.records import IntegrityError, Record, ResumeError, canonical_json, d
 
 
 class Reporter(Protocol):
-    """Where progress goes; the command line draws it, tests drop it."""
+    """Where progress goes; the command line draws it."""
 
     def begin(self, stage: str, total: int | None) -> None:
         """A stage starts; `total` steps are expected, None = unknown."""
@@ -26,19 +26,6 @@ class Reporter(Protocol):
 
     def end(self, stage: str, seconds: float, *, skipped: bool) -> None:
         """The stage is over, or was found finished."""
-
-
-class SilentReporter:
-    """Drops all progress."""
-
-    def begin(self, stage: str, total: int | None) -> None:
-        """Nothing to show."""
-
-    def advance(self, done: int, note: str = "") -> None:
-        """Nothing to show."""
-
-    def end(self, stage: str, seconds: float, *, skipped: bool) -> None:
-        """Nothing to show."""
 
 
 class StageMark(Record, frozen=True):
