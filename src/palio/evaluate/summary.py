@@ -271,7 +271,9 @@ def _group(runs: Sequence[GroupResult]) -> GroupNumbers:
 
 def _clustered(group: GroupResult, profile: str) -> ClusteredNumbers | None:
     one = group.asr_clustered.get(profile)
-    return one and ClusteredNumbers(
+    if one is None:
+        return None
+    return ClusteredNumbers(
         value=one.value, n=one.n, clusters=one.clusters, ci_low=one.low, ci_high=one.high
     )
 
