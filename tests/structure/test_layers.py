@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,19 @@ def test_a_wrong_import_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     bad.write_text("def f():\n    from palio.agents import policy\n", encoding="utf-8")
     monkeypatch.setattr(f"{__name__}.SOURCE", tmp_path)
     assert violations("world", bad) == ["world/bad.py:2: world must not import agents"]
+
+
+def test_no_module_of_the_lab_knows_one_that_knows_it() -> None:
+    """Imports for type hints alone count: whoever reads one module would have to read the other."""
+    folder = SOURCE / "evaluate" / "experiment"
+    here = "palio.evaluate.experiment."
+    knows: dict[str, set[str]] = {}
+    for path in folder.glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        named = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        knows[path.stem] = {name.removeprefix(here) for name in named if name.startswith(here)}
+    assert {"exam", "student"} <= knows["lab"]
+    assert tuple(TopologicalSorter(knows).static_order())
 
 
 def test_only_cli_and_web_touch_environment_and_terminal() -> None:

@@ -16,6 +16,7 @@ from palio.evaluate.experiment.firehose import FirehoseRow, read_firehose
 from palio.evaluate.experiment.plan import Plan
 from palio.evaluate.experiment.runs import ArmRun, read_runs
 from palio.evaluate.experiment.student import base_rows, further
+from palio.evaluate.experiment.task import Task
 from palio.records import InputError, Record, from_json, to_json
 from palio.suites.files import read_suite
 from palio.train.audit import AUDIT, RunAudit, Watch, seen_row
@@ -115,7 +116,7 @@ class _Auditor:
     def arm(self, plan: Plan, run: ArmRun) -> ArmAudit:
         """Fine-tuning and what follows it."""
         arm = plan.arm(run.arm)
-        folder = self._folder / "arms" / plan.name / arm.name / str(run.seed)
+        folder = Task(plan, arm, run.seed).folder(self._folder)
         rows = self._rows(draw(plan, arm, self._firehose, salt_of(run.seed))) if arm.sft else []
         stages = [({"kind": "sft", "name": "sft"}, "0-sft")] if arm.sft else []
         for number, entry in enumerate(further(plan, arm), start=1):

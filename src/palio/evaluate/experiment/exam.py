@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palio.agents.spec import policy_agent
 from palio.broker.limits import Limits
 from palio.evaluate.experiment.config import LabConfig
 from palio.evaluate.experiment.draw import exposed_clusters, salt_of
-from palio.evaluate.experiment.plan import Arm, Plan
+from palio.evaluate.experiment.firehose import FirehoseRow
 from palio.evaluate.experiment.runs import packed
+from palio.evaluate.experiment.task import Task
 from palio.evaluate.mainjob.measure import THREADS
 from palio.evaluate.mainjob.worlds import Ground, evenly
 from palio.evaluate.policy import EvalSettings, Policy, evaluate_policy
@@ -25,23 +26,26 @@ from palio.train.engine import Engine
 from palio.train.ground import Worlds
 from palio.world.world import World
 
-if TYPE_CHECKING:
-    from palio.evaluate.experiment.lab import Lab
-
 
 @dataclass(frozen=True)
 class Exam:
-    """Problems of a pool and where they are run.
+    """Problems of a pool, where and how they are run.
 
     Attributes:
         problems: in the order of the runs' bits.
         worlds: catalogue id -> world, opened.
         clusters: problem id -> leak cluster.
+        seed: of the lab; chooses the problems of sampled rollouts, too.
+        temperature: of sampled rollouts.
+        device: where students answer, as torch names it.
     """
 
     problems: tuple[Problem, ...]
     worlds: dict[str, World]
     clusters: dict[str, str]
+    seed: int
+    temperature: float
+    device: str
 
     @classmethod
     def of(cls, config: LabConfig, ground: Ground, worlds: Worlds, pool: str) -> Exam:
@@ -53,24 +57,34 @@ class Exam:
             problems,
             {name: worlds[name] for name in names},
             {problem.problem_id: clusters[problem.problem_id] for problem in problems},
+            seed=config.seed,
+            temperature=config.temperature,
+            device=config.device,
         )
 
 
 def examine(
     exam: Exam,
+    task: Task,
     checkpoint: Path,
-    plan: Plan,
-    arm: Arm,
-    seed: int,
     out: Path,
-    lab: Lab,
+    *,
+    firehose: Sequence[FirehoseRow],
     note: Callable[[str], None],
 ) -> dict[str, Any]:
     """Greedy rollouts on every problem, samples where the plan asks; the fields of a run's record.
 
     Rollouts that are already in `out` are not run again.
+
+    Args:
+        exam: the same for every run.
+        task: whose student it is.
+        checkpoint: the student.
+        out: folder of the rollouts.
+        firehose: every row; an arm that exposes clusters took them from here.
+        note: told what is going on.
     """
-    config = lab.config
+    plan, arm, seed = task.plan, task.arm, task.seed
     limits = Limits(seconds=300.0)
     spec = policy_agent(f"{plan.name}-{arm.name}", arm.name)
 
@@ -78,7 +92,7 @@ def examine(
         note(f"exam {progress.done} of {progress.total}")
 
     def run(problems: Sequence[Problem], settings: EvalSettings, folder: Path) -> EvalResult:
-        with Engine(checkpoint, slots=THREADS, device=config.device) as engine:
+        with Engine(checkpoint, slots=THREADS, device=exam.device) as engine:
             return evaluate_policy(
                 Policy(arm.name, spec, engine),
                 problems,
@@ -94,12 +108,12 @@ def examine(
         exam.problems, EvalSettings(threads=THREADS, seed=seed, limits=limits), out / "greedy"
     )
     marks = _greedy_marks(greedy, exam.problems)
-    marks["groups"] = _groups(greedy, exam, arm, seed, lab)
+    marks["groups"] = _groups(greedy, exam, task, firehose)
     if plan.samples:
-        chosen = evenly(exam.problems, plan.sampled, f"sampled-{config.seed}")
+        chosen = evenly(exam.problems, plan.sampled, f"sampled-{exam.seed}")
         settings = EvalSettings(
             samples=plan.samples,
-            temperature=config.temperature,
+            temperature=exam.temperature,
             seed=seed,
             threads=THREADS,
             limits=limits,
@@ -127,12 +141,12 @@ def _greedy_marks(result: EvalResult, problems: Sequence[Problem]) -> dict[str, 
 
 
 def _groups(
-    result: EvalResult, exam: Exam, arm: Arm, seed: int, lab: Lab
+    result: EvalResult, exam: Exam, task: Task, firehose: Sequence[FirehoseRow]
 ) -> dict[str, tuple[int, int]]:
     """Successes and n of the subsets that plans ask about."""
     labels = {problem.problem_id: [f"bank:{problem.bank}"] for problem in exam.problems}
-    if arm.exposed:
-        exposed = exposed_clusters(arm, lab.firehose, salt_of(seed))
+    if task.arm.exposed:
+        exposed = exposed_clusters(task.arm, firehose, salt_of(task.seed))
         for problem in exam.problems:
             inside = exam.clusters[problem.problem_id] in exposed
             labels[problem.problem_id].append("exposed" if inside else "unexposed")

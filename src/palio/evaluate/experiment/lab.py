@@ -26,9 +26,10 @@ from palio.evaluate.experiment.config import LabConfig
 from palio.evaluate.experiment.draw import HELDOUT, TRAIN
 from palio.evaluate.experiment.exam import Exam, examine
 from palio.evaluate.experiment.firehose import FirehoseRow, judge, read_firehose, roll_out, shards
-from palio.evaluate.experiment.plan import Arm, Plan, load_plan, plan_names
+from palio.evaluate.experiment.plan import Plan, load_plan, plan_names
 from palio.evaluate.experiment.runs import ArmRun, append_run, of_plan, read_runs
-from palio.evaluate.experiment.student import Student
+from palio.evaluate.experiment.student import School, Student
+from palio.evaluate.experiment.task import Task
 from palio.evaluate.experiment.twins import adopted, twin_of
 from palio.evaluate.mainjob.stages import Reporter, Stages
 from palio.evaluate.mainjob.worlds import Ground, make_worlds, open_ground
@@ -40,20 +41,6 @@ from palio.train.ground import Worlds
 
 Note = Callable[[str], None]
 """Told in a few words what is going on."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """One run that is still to be made."""
-
-    plan: Plan
-    arm: Arm
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return f"{self.plan.name}/{self.arm.name}/{self.seed}"
 
 
 @dataclass
@@ -141,9 +128,16 @@ class Lab:
         return Worlds({name: partial(ground.world, name) for name in ground.catalogue_ids})
 
     @cached_property
-    def training_ground(self) -> TrainingGround:
-        """Training problems, for stages that roll out."""
-        return TrainingGround(self.ground.pool(TRAIN), self.worlds, default_encoder())
+    def school(self) -> School:
+        """What all students share."""
+        problems = self.ground.pool(TRAIN)
+        return School(
+            self.config,
+            self.out / "seeds",
+            self.firehose,
+            TrainingGround(problems, self.worlds, default_encoder()),
+            self.clock,
+        )
 
     def exam(self, pool: str) -> Exam:
         """The examination on a pool, the same for every run."""
@@ -208,19 +202,24 @@ class Lab:
         if known is not None:
             append_run(self.out, known)
             return known
-        plan, arm, seed = task.plan, task.arm, task.seed
-        folder = self.out / "arms" / plan.name / arm.name / str(seed)
-        student = Student(self, plan, arm, seed, folder, note)
+        folder = task.folder(self.out)
+        student = Student(self.school, task, folder, note)
         started = self.clock()
         taught = student.teach()
         middle = self.clock()
-        exam = self.exam(self.config.pool)
-        marks = examine(exam, taught.checkpoint, plan, arm, seed, folder / "exam", self, note)
+        marks = examine(
+            self.exam(self.config.pool),
+            task,
+            taught.checkpoint,
+            folder / "exam",
+            firehose=self.firehose,
+            note=note,
+        )
         run = ArmRun(
-            plan=plan.name,
-            plan_digest=plan.digest(),
-            arm=arm.name,
-            seed=seed,
+            plan=task.plan.name,
+            plan_digest=task.plan.digest(),
+            arm=task.arm.name,
+            seed=task.seed,
             lab=self.lab,
             suite_seed=self.config.suite_seed,
             train_s=round(middle - started, 1),

@@ -6,17 +6,20 @@ import fcntl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from palio import __version__
 from palio.corpus.rows import CorpusRow
+from palio.evaluate.experiment.config import LabConfig
 from palio.evaluate.experiment.draw import draw, salt_of
 from palio.evaluate.experiment.firehose import FirehoseRow
 from palio.evaluate.experiment.plan import Arm, Plan
+from palio.evaluate.experiment.task import Task
 from palio.records import ConfigError, InputError, Record, digest, from_json, to_json
 from palio.train.backend import backend_of
+from palio.train.ground import Ground
 from palio.train.recipe import Recipe, StageEntry, read_recipe
 from palio.train.settings import SftSettings
 from palio.train.stage import Context, StageResult
@@ -24,13 +27,29 @@ from palio.train.stages import kind_named
 from palio.train.stages.examples import examples_of
 from palio.world.artefacts import file_digest, write_lines
 
-if TYPE_CHECKING:
-    from palio.evaluate.experiment.lab import Lab
-
 WEIGHTS = "model.safetensors"
 DONE = "stage.json"
 BASE_ROWS = 6_000
 """Rows that vocabulary and documents are made from; of every agent, so that no arm is at home."""
+
+
+@dataclass(frozen=True)
+class School:
+    """What all students of a lab share.
+
+    Attributes:
+        config: recipe, budget, device and threads.
+        seeds: folder SEED/base of the checkpoints that all arms of a seed start from.
+        firehose: every row.
+        ground: training problems, for stages that roll out.
+        clock: seconds.
+    """
+
+    config: LabConfig
+    seeds: Path
+    firehose: Sequence[FirehoseRow]
+    ground: Ground
+    clock: Callable[[], float]
 
 
 @dataclass
@@ -63,24 +82,18 @@ class Student:
     """Carries the stages of one arm out, each once.
 
     Args:
-        lab: rows, ground and configuration.
-        plan, arm, seed: what is run.
+        school: rows, ground and configuration.
+        task: what is run.
         folder: of this run.
         note: told what is going on.
     """
 
     def __init__(
-        self,
-        lab: Lab,
-        plan: Plan,
-        arm: Arm,
-        seed: int,
-        folder: Path,
-        note: Callable[[str], None],
+        self, school: School, task: Task, folder: Path, note: Callable[[str], None]
     ) -> None:
-        self.lab, self.plan, self.arm, self.seed = lab, plan, arm, seed
-        self.folder, self.note = folder, note
-        self.recipe = lab.config.recipe_of(seed)
+        self.school, self.folder, self.note = school, folder, note
+        self.plan, self.arm, self.seed = task.plan, task.arm, task.seed
+        self.recipe = school.config.recipe_of(task.seed)
 
     def teach(self) -> Taught:
         """All stages of the arm.
@@ -102,7 +115,7 @@ class Student:
         return taught
 
     def _rows(self) -> list[CorpusRow]:
-        return draw(self.plan, self.arm, self.lab.firehose, salt_of(self.seed))
+        return draw(self.plan, self.arm, self.school.firehose, salt_of(self.seed))
 
     def _start(self) -> Path:
         """The checkpoint that the arm starts from."""
@@ -119,13 +132,13 @@ class Student:
     def _base(self) -> Path:
         """Weights and vocabulary of a seed, made of rows of every agent, shared by all arms."""
         entry = self.recipe.stages[0]
-        folder = self.lab.out / "seeds" / str(self.seed) / "base"
+        folder = self.school.seeds / str(self.seed) / "base"
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ".lock").open("ab") as guard:
             fcntl.flock(guard, fcntl.LOCK_EX)  # another process of this lab may be making it
             if (folder / DONE).exists():
                 return _finished(folder / DONE).checkpoint
-            rows = base_rows(self.lab.firehose, self.seed)
+            rows = base_rows(self.school.firehose, self.seed)
             return self._stage(entry, rows, None, folder).checkpoint
 
     def _fine_tune(self, taught: Taught, rows: Sequence[CorpusRow]) -> None:
@@ -136,7 +149,7 @@ class Student:
         examples = examples_of(rows, self._context(entry, rows), taught.checkpoint)
         trained = sum(len(example.targets) for example in examples)
         given = sum(len(example.ids) - 1 for example in examples)
-        wanted = round(self.lab.config.loss_tokens * self.arm.tokens)
+        wanted = round(self.school.config.loss_tokens * self.arm.tokens)
         budget = msgspec.structs.replace(settings, tokens=round(wanted * given / trained))
         entry = msgspec.structs.replace(entry, settings=budget)
         made = self._stage(entry, rows, taught.checkpoint, "0-sft")
@@ -157,7 +170,7 @@ class Student:
             return _finished(folder / DONE)
         folder.mkdir(parents=True, exist_ok=True)
         kind = kind_named(entry.kind)
-        if kind.ground and not self.lab.training_ground.problems:
+        if kind.ground and not self.school.ground.problems:
             raise ConfigError(f"stage {entry.name!r} needs training problems")
         context = self._context(entry, rows)
         made = kind.run(entry.settings, context, previous, folder, self._report(entry.name))
@@ -170,6 +183,7 @@ class Student:
         return made
 
     def _context(self, entry: StageEntry, rows: Sequence[CorpusRow]) -> Context:
+        config = self.school.config
         recipe: Recipe = msgspec.structs.replace(self.recipe, stages=(entry,))
         return Context(
             recipe=recipe,
@@ -177,12 +191,16 @@ class Student:
             number=1,
             seed=recipe.seed + entry.settings.seed,
             rows=rows,
-            ground=self.lab.training_ground if kind_named(entry.kind).ground else None,
+            ground=self.school.ground if kind_named(entry.kind).ground else None,
             backend=backend_of(recipe),
-            inputs={"firehose": self.lab.lab, "arm": digest(self.arm), "plan": self.plan.digest()},
-            threads=self.lab.config.workers,
-            device=self.lab.config.device,
-            clock=self.lab.clock,
+            inputs={
+                "firehose": config.digest(),
+                "arm": digest(self.arm),
+                "plan": self.plan.digest(),
+            },
+            threads=config.workers,
+            device=config.device,
+            clock=self.school.clock,
         )
 
     def _report(self, stage: str) -> Callable[[float, str], None]:
