@@ -124,3 +124,33 @@ def test_an_evaluation_of_another_suite_is_refused(tmp_path: Path) -> None:
         if not good:
             assert isinstance(done.exception, InputError)
             assert "not those it was made on" in str(done.exception)
+
+
+def test_every_form_of_one_training_problem_is_found(tmp_path: Path) -> None:
+    """The first of them alone would leave its copies among the clean ones."""
+    folder = corpus(tmp_path / "c", PROBLEMS)
+    copies = [structs.replace(BENCHMARK[0], problem_id=f"copy-{n}") for n in range(3)]
+    reworded = structs.replace(BENCHMARK[2], problem_id="again", query="something else entirely")
+    suite = (*BENCHMARK, *copies, reworded)
+    report = contamination_report(folder, suite, pools=ALL_POOLS)
+    assert [each.problem_id for each in report.found] == [
+        *("again", "copy-0", "copy-1", "copy-2", "task-0", "task-1", "task-2")
+    ]
+
+
+def test_a_product_of_a_synthetic_world_is_known_by_its_catalogue(tmp_path: Path) -> None:
+    """Other words, another wish, the same target: a policy may remember its id."""
+    families = ("nordvik scarf",)
+    seen = tuple(
+        structs.replace(each, catalogue="compact-7", families=families) for each in PROBLEMS
+    )
+    folder = corpus(tmp_path / "c", seen)
+    target = structs.replace(BENCHMARK[3], rewards=seen[4].rewards, families=("other",))
+    title = structs.replace(target.rewards[0], title=("another wish",))
+    target = structs.replace(target, rewards=(title,))
+    for catalogue, found in (("compact-7", 1), ("compact-8", 0)):
+        here = structs.replace(target, catalogue=catalogue)
+        report = contamination_report(folder, (here,), pools=ALL_POOLS)
+        assert len(report.found) == found
+        if found:
+            assert (report.found[0].rules, report.found[0].trained) == (("product",), ("p004",))

@@ -6,21 +6,33 @@ problems may be the ones that leaked. It is a warning, and the clean rate is the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from palio.corpus.decontaminate import Hit, contamination
+from palio.corpus.build import read_pools
+from palio.corpus.config import POOLS
+from palio.corpus.decontaminate import matches, read_problems
+from palio.corpus.rows import read_rows
 from palio.evaluate.results import RolloutScore
 from palio.evaluate.statistics import Proportion, wilson
 from palio.records import KINDS, InputError, Problem, Profile, Record
+from palio.suites.keys import keys_of
 
-SUITE = "suite"
+_EXACT = ("product", "spec", "text")
 
 
 class Contaminated(Record, frozen=True, omit_defaults=False):
-    """One evaluated problem that the training pool holds in some form."""
+    """One evaluated problem that the training pool holds in some form.
+
+    Attributes:
+        rules: "product", "spec", "text", "lexical" or "gram".
+        trained: training problems that it is: all with an equal key, of those that are only alike
+            the first of each rule.
+        rows: of these training problems.
+    """
 
     problem_id: str
     kind: str
@@ -73,32 +85,59 @@ def contamination_report(
         InputError: the folder is no corpus, or has no such pool; or a rollout is of a problem that
             is not of the suite, so that nobody can say whether it was trained on.
     """
-    hits = contamination(corpus, {SUITE: problems}, registry=()).hits
-    known = {hit.pool for hit in hits}
-    unknown = sorted(set(pools) - known - {"train", "development", "heldout"})
+    known, pool_of = read_problems(corpus), read_pools(corpus)
+    unknown = sorted(set(pools) - set(pool_of.values()) - set(POOLS))
     if unknown:
         raise InputError(f"a corpus has no pool {unknown[0]!r}", where=str(corpus))
+    trained = [each for each in known.values() if pool_of.get(each.problem_id) in pools]
+    rows = Counter(row.problem_id for pool in pools for row in read_rows(corpus / f"{pool}.jsonl"))
     kinds = {problem.problem_id: problem.kind for problem in problems}
-    found = _found([hit for hit in hits if hit.pool in pools and hit.task in kinds], kinds)
     report = ContaminationReport(
-        corpus=str(corpus), pools=tuple(pools), problems=len(problems), found=found
+        corpus=str(corpus),
+        pools=tuple(pools),
+        problems=len(problems),
+        found=_found(_hits(problems, trained), kinds, rows),
     )
     return report if scores is None else _split(report, scores, kinds, profile)
 
 
-def _found(hits: Sequence[Hit], kinds: Mapping[str, str]) -> tuple[Contaminated, ...]:
-    by_task: dict[str, list[Hit]] = {}
-    for hit in hits:
-        by_task.setdefault(hit.task, []).append(hit)
+def _hits(
+    problems: Sequence[Problem], trained: Sequence[Problem]
+) -> Iterator[tuple[str, str, str]]:
+    """(problem, rule, training problem) of every problem that was trained on, in whatever form.
+
+    `matches` gives for each of its first argument what it is, so the evaluated problems come first:
+    several of them may be one training problem.
+    """
+    for rule in _EXACT:
+        owners: defaultdict[str, list[str]] = defaultdict(list)
+        for each in trained:
+            for key in keys_of(each, rule):
+                owners[key].append(each.problem_id)
+        for problem in problems:
+            for key in keys_of(problem, rule):
+                yield from ((problem.problem_id, rule, name) for name in owners.get(key, ()))
+    for name, rule, one, _ in matches(problems, trained):
+        yield name, rule, one
+
+
+def _found(
+    hits: Iterable[tuple[str, str, str]], kinds: Mapping[str, str], rows: Mapping[str, int]
+) -> tuple[Contaminated, ...]:
+    rules: defaultdict[str, set[str]] = defaultdict(set)
+    trained: defaultdict[str, set[str]] = defaultdict(set)
+    for name, rule, one in hits:
+        rules[name].add(rule)
+        trained[name].add(one)
     return tuple(
         Contaminated(
-            problem_id=task,
-            kind=kinds[task],
-            rules=tuple(sorted({hit.rule for hit in found})),
-            trained=tuple(sorted({hit.problem_id for hit in found})),
-            rows=sum({hit.problem_id: hit.rows for hit in found}.values()),
+            problem_id=name,
+            kind=kinds[name],
+            rules=tuple(sorted(rules[name])),
+            trained=tuple(sorted(trained[name])),
+            rows=sum(rows[one] for one in trained[name]),
         )
-        for task, found in sorted(by_task.items())
+        for name in sorted(rules)
     )
 
 
