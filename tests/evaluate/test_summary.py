@@ -242,3 +242,15 @@ def test_failures_by_the_wall_clock_are_counted_everywhere(
     assert "p, greedy: 0 of 60, and 3 that the wall clock stopped are failures" in page
     tell_faults([late(), data.stages[0]])
     assert capsys.readouterr().err.count("3 rollouts were stopped by the wall clock") == 1
+
+
+def test_json_has_of_a_floor_what_the_table_shows(data: ReportData) -> None:
+    floor = data.floors[0]
+    told = floor_summary(floor).intents["overall"]
+    rate, car = floor.rates["overall"]["strict"], floor.car["overall"]
+    assert told.strict is not None
+    assert (told.strict.asr, told.strict.n, told.strict.ci_low) == (rate.value, rate.n, rate.low)
+    assert (told.car.value, told.car.n) == (car.value, 60)
+    assert (told.car.ci_low, told.car.ci_high) == (car.low, car.high)
+    text = printed(results_table([], data.floors))
+    assert f"{100 * told.car.ci_low:.1f}\N{EN DASH}{100 * told.car.ci_high:.1f}" in text

@@ -50,7 +50,8 @@ class DepartureCount(Record, frozen=True, omit_defaults=False):
     Attributes:
         failed, succeeded: rollouts that departed so first.
         by_kind: of the failed ones, by kind of problem.
-        success: success rate after this departure, with its interval.
+        success: success rate after this departure; Wilson's interval takes rollouts as independent,
+            so it is too narrow where problems were sampled several times.
         turn: mean turn of the departure.
         example: id of a failed problem, "" when there is none.
     """

@@ -230,6 +230,22 @@ def floor_summary(floor: FloorResult) -> StageSummary:
         unscored=0,
         asr_worst=overall.value,
         seconds=0.0,
+        intents={
+            intent: _floor_group(floor.rates[intent], car) for intent, car in floor.car.items()
+        },
+    )
+
+
+def _floor_group(rates: Mapping[str, Rate], car: Estimate) -> GroupNumbers:
+    """What a floor has of a group: rates and rule scores, no rollouts."""
+    return GroupNumbers(
+        problems=car.n,
+        asr=_numbers(rates["oro"]) if "oro" in rates else None,
+        strict=_numbers(rates["strict"]) if "strict" in rates else None,
+        car=MeanNumbers(value=car.value, n=car.n, ci_low=car.low, ci_high=car.high),
+        pass_at={},
+        unscored=0,
+        rollouts=0,
     )
 
 
