@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,18 @@ from palio.evaluate.experiment.runs import packed
 from palio.evaluate.experiment.task import Task
 from palio.evaluate.mainjob.measure import THREADS
 from palio.evaluate.mainjob.worlds import Ground, evenly
+from palio.evaluate.pin import checkpoint_pin
 from palio.evaluate.policy import EvalSettings, Policy, evaluate_policy
-from palio.evaluate.results import OVERALL, EvalResult
+from palio.evaluate.results import OVERALL, EvalResult, bare
 from palio.evaluate.rollouts import Progress
 from palio.judging import default_encoder
-from palio.records import Problem, digest
+from palio.records import FaultCode, Problem, UpstreamError, digest
 from palio.train.engine import Engine
 from palio.train.ground import Worlds
 from palio.world.world import World
+
+ATTEMPTS = 2
+"""At a rollout that infrastructure breaks, before an arm is given up until the next command."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ def examine(
 ) -> dict[str, Any]:
     """Greedy rollouts on every problem, samples where the plan asks; the fields of a run's record.
 
-    Rollouts that are already in `out` are not run again.
+    Rollouts that are already in `out` are not run again; they must be of the same weights.
 
     Args:
         exam: the same for every run.
@@ -83,6 +88,10 @@ def examine(
         out: folder of the rollouts.
         firehose: every row; an arm that exposes clusters took them from here.
         note: told what is going on.
+
+    Raises:
+        UpstreamError: infrastructure kept some rollouts from being scored.
+        ResumeError: the folder holds rollouts of other weights.
     """
     plan, arm, seed = task.plan, task.arm, task.seed
     limits = Limits(seconds=300.0)
@@ -93,8 +102,9 @@ def examine(
 
     def run(problems: Sequence[Problem], settings: EvalSettings, folder: Path) -> EvalResult:
         with Engine(checkpoint, slots=THREADS, device=exam.device) as engine:
-            return evaluate_policy(
-                Policy(arm.name, spec, engine),
+            answer = partial(
+                evaluate_policy,
+                Policy(arm.name, spec, engine, checkpoint_pin(checkpoint)),
                 problems,
                 exam.worlds,
                 default_encoder(),
@@ -103,6 +113,7 @@ def examine(
                 clusters=exam.clusters,
                 progress=shown,
             )
+            return whole(answer, folder)
 
     greedy = run(
         exam.problems, EvalSettings(threads=THREADS, seed=seed, limits=limits), out / "greedy"
@@ -122,6 +133,32 @@ def examine(
         marks["pass_at"] = {k: each.value for k, each in found.items() if each.value is not None}
         marks["sampled"] = len(chosen)
     return marks
+
+
+def whole(answer: Callable[[], EvalResult], where: Path) -> EvalResult:
+    """The result once every rollout is scored: two arms with holes are not of the same problems.
+
+    Args:
+        answer: evaluates; what infrastructure broke before gets another attempt.
+        where: folder of the rollouts.
+
+    Raises:
+        UpstreamError: the last attempt has left some unscored; says how many, and why the first.
+    """
+    for _ in range(ATTEMPTS):
+        result = answer()
+        if not result.overall.unscored_rollouts:
+            return result
+    broken = next(row for row in result.scores if row.status == "unscored")
+    why = f": {broken.fault.code} {bare(broken.fault)}" if broken.fault else ""
+    raise UpstreamError(
+        f"{result.overall.unscored_rollouts} rollouts could not be scored, {broken.problem_id} "
+        f"among them{why}",
+        code=broken.fault.code if broken.fault else FaultCode.run_interrupted,
+        where=str(where),
+        remedy="the same command tries them again; a run with holes is none, for its problems are "
+        "not those of the other arms",
+    )
 
 
 def _greedy_marks(result: EvalResult, problems: Sequence[Problem]) -> dict[str, Any]:
