@@ -120,6 +120,9 @@ def test_one_that_was_broken_off_counts_and_goes_on(
     entries = read_log(lab)
     told = [(entry.event, entry.opening) for entry in entries]
     assert told == [("opened", 1), ("opened", 2), ("result", 2), ("resumed", 1), ("result", 1)]
+    assert [one.resumed for one in openings(entries)] == [1, 0]
+    shown = CliRunner().invoke(app, ["sealed", "--out", str(lab)]).output.splitlines()
+    assert ["resumed 1 times" in line for line in shown[:2]] == [True, False]
     opened(lab, 1)
     assert len(openings(read_log(lab))) == 3
 

@@ -25,7 +25,9 @@ CATALOGUES = typer.Option(..., "--catalogue", help="Catalogue of the suite; repe
 ENCODER = typer.Option("lexical", "--encoder", help="Title similarity: lexical or minilm.")
 LIMIT = typer.Option(0, "--limit", min=0, help="Only N problems, of all kinds; 0 = all.")
 CORPUS = typer.Option(None, "--corpus", help="Only problems of a pool of this corpus.")
-POOL = typer.Option("", "--pool", help="A pool of --corpus, e.g. development. [heldout]")
+POOL = typer.Option(
+    "", "--pool", help="Pool of --corpus: heldout where none is named, or development."
+)
 
 
 def profile_named(name: str) -> Literal["oro", "strict"]:

@@ -119,7 +119,7 @@ def report(
         [], "--lab", help="TOML with settings of the lab that differ; several labs, several times."
     ),
     runs: list[Path] = typer.Option(
-        [], "--runs", help="Lab folder, or a file of runs, of each --lab. [runs/experiment]"
+        [], "--runs", help="Lab folder, or a file of runs, of each --lab; else runs/experiment."
     ),
     out: Path = typer.Option(Path("docs"), help="Folder of evidence.md; pictures go below it."),
     intro: Path | None = typer.Option(None, help="Markdown that stands before the results."),
@@ -210,7 +210,7 @@ def sealed(
         return
     for one in openings(entries):
         name = one.began.run or one.began.checkpoint[7:19]
-        found = _found(one.result)
+        found = _found(one.result) + (f", resumed {one.resumed} times" if one.resumed else "")
         typer.echo(f"{one.began.opening:3} {one.began.at} {name}: {found}; {one.began.why}")
     typer.echo(f"head {entries[-1].own}")
 

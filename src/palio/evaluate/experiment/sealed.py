@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -91,18 +92,16 @@ class Entry(Record, frozen=True, omit_defaults=False):
 
 
 class Opening(Record, frozen=True, omit_defaults=False):
-    """One opening: how it began, and its result, None where it was broken off."""
+    """One opening: how it began, how often it was gone on with, and its result.
+
+    Attributes:
+        result: None where it was broken off.
+        resumed: lines of its going on; each has its own time and reason in the log.
+    """
 
     began: Entry
     result: Entry | None
-
-
-class Opened(Record, frozen=True, omit_defaults=False):
-    """What an opening found, and how often the pool was opened before it."""
-
-    opening: Opening
-    before: int
-    head: str
+    resumed: int = 0
 
 
 def read_log(folder: Path) -> list[Entry]:
@@ -136,8 +135,12 @@ def read_log(folder: Path) -> list[Entry]:
 def openings(entries: Sequence[Entry]) -> list[Opening]:
     """The openings in order, each with its result."""
     results = {entry.opening: entry for entry in entries if entry.event == "result"}
-    began = (entry for entry in entries if entry.event == "opened")
-    return [Opening(began=entry, result=results.get(entry.opening)) for entry in began]
+    resumed = Counter(entry.opening for entry in entries if entry.event == "resumed")
+    return [
+        Opening(began=entry, result=results.get(entry.opening), resumed=resumed[entry.opening])
+        for entry in entries
+        if entry.event == "opened"
+    ]
 
 
 def open_sealed(
@@ -148,7 +151,7 @@ def open_sealed(
     *,
     who: str = "",
     now: Callable[[], float] = time.time,
-) -> Opened:
+) -> Opening:
     """Examine a checkpoint on the sealed pool of a lab, greedily, and log it.
 
     One that was broken off goes on, under its number, when the same checkpoint is named again.
@@ -191,10 +194,8 @@ def open_sealed(
         log = _Log(out, read_log(out), now)
         began = log.begin(about)
         result = _examined(exam, folder, out / SEALED / str(began.opening), reporter, now)
-        ended = log.append(_ended(about, began.opening, result))
-    return Opened(
-        opening=Opening(began=began, result=ended), before=began.opening - 1, head=ended.own
-    )
+        log.append(_ended(about, began.opening, result))
+    return openings(read_log(out))[began.opening - 1]
 
 
 def _ended(about: Entry, opening: int, result: EvalResult) -> Entry:
