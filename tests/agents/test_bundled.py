@@ -3,7 +3,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -245,6 +245,40 @@ def test_the_template_works_as_it_stands(tmp_path: Path, subprocesses: Subproces
         upstream=ScriptedUpstream(0),
     )
     assert (run.ending, run.fault, run.differences) == (Ending.terminated, None, ())
+
+
+class Stammering(ScriptedUpstream):
+    """Its first call is cut off in the middle, as small models do; after that it is careful."""
+
+    def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        if any(message["role"] == "tool" for message in body["messages"]):
+            return super().complete({**body, "messages": [body["messages"][0]]})
+        answer = super().complete(body)
+        for call in answer["choices"][0]["message"]["tool_calls"]:
+            call["function"]["arguments"] = call["function"]["arguments"][:-3]
+        return answer
+
+
+def test_broken_arguments_end_neither_the_template_nor_the_harness(
+    tmp_path: Path, subprocesses: SubprocessDriver
+):
+    path = tmp_path / "mine.py"
+    write_template(path)
+    synthesis, world = made()
+    for spec in (agent_from_file(path, model="scripted-careful"), find_agent("careful")):
+        run = run_problem(
+            spec,
+            synthesis.problems[0],
+            world,
+            driver=subprocesses,
+            upstream=Stammering(0),
+            limits=Limits(inferences=3),
+        )
+        first, second = run.dispatches[:2]
+        assert "error" in first.result
+        assert "product_id" in second.result
+        assert run.ending == Ending.returned
+        assert run.differences == (), "the claim repeats what the model wrote"
 
 
 def test_the_oracle_is_never_eligible():

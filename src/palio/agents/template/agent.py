@@ -40,16 +40,16 @@ def agent_main(problem_data: dict[str, Any]) -> list[dict[str, Any]]:
 def carry_out(
     client: ProxyClient, messages: list[dict[str, Any]], call: dict[str, Any]
 ) -> dict[str, Any]:
-    """One tool call of the model; its result goes back into the conversation."""
+    """One tool call of the model; its result goes back into the conversation.
+
+    Arguments travel as the text that the model wrote: where it is not JSON, the tool says so.
+    """
     name, arguments = call["function"]["name"], call["function"]["arguments"]
-    result = client.post(
-        "/search/" + name, json.loads(arguments), headers={"X-Tool-Call-Id": call["id"]}
-    )
+    result = client.post("/search/" + name, arguments, headers={"X-Tool-Call-Id": call["id"]})
     text = json.dumps(result, ensure_ascii=False, separators=(",", ":"))
     messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
-    return {
-        "name": name,
-        "parameters": json.loads(arguments),
-        "tool_call_id": call["id"],
-        "result": result,
-    }
+    try:
+        parameters = json.loads(arguments)
+    except ValueError:
+        parameters = {"arguments": arguments}
+    return {"name": name, "parameters": parameters, "tool_call_id": call["id"], "result": result}
