@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 from palio.agents.scripted import ScriptedUpstream
 from palio.agents.server import ModelServer
+from palio.broker.first_request import FirstRequest
 from palio.broker.upstream import RejectedError
 from palio.cli.main import app
-from palio.evaluate.first_request import FirstRequest
 from palio.evaluate.rollouts import read_rollouts, read_scores
 from palio.records import UpstreamError
 from palio.suites.files import read_suite

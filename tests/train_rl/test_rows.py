@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,42 @@ def test_what_a_stage_rolled_out_has_one_digest(tmp_path: Path) -> None:
     torn = (tmp_path / "a" / SEEN).read_bytes()
     (tmp_path / "a" / SEEN).write_bytes(torn + torn[:30])
     assert rolled_digest(tmp_path / "a") == whole, "a line that a kill has torn is none"
+
+
+def test_a_run_goes_on_after_a_line_that_was_torn(tmp_path: Path) -> None:
+    """Not glued to the next one, which would be told at the end of the stage, every time."""
+    whole = rolled(tmp_path / "a", (ROLLOUT, 1), (ROLLOUT, 2))
+    first, second = (tmp_path / "a" / SEEN).read_bytes().splitlines(keepends=True)
+    for number, torn in enumerate((second[:-1], second[:30], b"{")):
+        out = tmp_path / str(number)
+        out.mkdir()
+        (out / SEEN).write_bytes(first + torn)
+        Witness(Given(ROLLOUT), out).roll(Given.keys, [2], ToldSampler([]))
+        assert rolled_digest(out) == whole
+    only = tmp_path / "only"
+    only.mkdir()
+    (only / SEEN).write_bytes(first[:-1])
+    witness = Witness(Given(ROLLOUT, ROLLOUT), only)
+    for seed in (1, 2):
+        witness.roll(Given.keys, [seed], ToldSampler([]))
+    assert rolled_digest(only) == whole
+
+
+def test_a_disk_that_takes_a_part_of_the_lines_says_so(tmp_path: Path) -> None:
+    """The system's write gives back how much it took, and no error."""
+    witness = Witness(Given(ROLLOUT, ROLLOUT), tmp_path)
+    witness.roll(Given.keys, [1], ToldSampler([]))
+    size = (tmp_path / SEEN).stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 40, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            witness.roll(Given.keys, [2], ToldSampler([]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / SEEN).stat().st_size == size + 40
+    Witness(Given(ROLLOUT), tmp_path).roll(Given.keys, [2], ToldSampler([]))
+    assert rolled_digest(tmp_path) == rolled(tmp_path / "a", (ROLLOUT, 1), (ROLLOUT, 2))
 
 
 ROW = Labelled(key="p", number=0, prompt=(1, 2), completion=(3, 4), mask=(1, 0), label=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 from palio.agents.spec import AgentSpec, policy_agent
+from palio.broker.first_request import FirstRequest
 from palio.broker.limits import Limits
 from palio.broker.upstream import Upstream
 from palio.judging.outcome import OutcomeScorer
@@ -30,11 +31,16 @@ from palio.rollout.problem import run_problem
 from palio.sandbox.inline import InlineDriver
 from palio.train.ground import Ground
 from palio.train.settings import Sampling
+from palio.train.stage import cut_torn
 from palio.train.tokenizer import Encoded
 
 FILE = "rollouts.jsonl"
-_DEAD = 16
+SETTLED = "rollouts.settled"
+"""In a stage's folder: training on its rollouts has begun, so none is run again."""
+DEAD = 16
 """When this many rollouts in a row are unscored and none was ever scored, nobody answers."""
+_WAVES = 4
+"""Later on it takes this many for each that may be in flight: a server may start anew meanwhile."""
 
 
 class Turn(Record, frozen=True):
@@ -83,15 +89,22 @@ class Rollout(Record, frozen=True):
 
 
 class Tape:
-    """One rollout's model: passes requests on and keeps the token ids of every answer."""
+    """One rollout's model: passes requests on and keeps the token ids of every answer.
 
-    def __init__(self, upstream: Upstream) -> None:
-        self._upstream = upstream
+    Args:
+        upstream: who answers.
+        ids: whether to ask for token ids; many servers refuse a request that asks.
+    """
+
+    def __init__(self, upstream: Upstream, *, ids: bool = True) -> None:
+        self._upstream = FirstRequest(upstream)
         self.turns: list[Turn] = []
-        self.whole = True
+        self.whole = self._ids = ids
 
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """One completion; what the server says of tokens stays here."""
+        if not self._ids:
+            return self._upstream.complete(body)
         answer = self._upstream.complete({**body, "return_token_ids": True})
         choices = answer.get("choices")
         told = choices[0] if isinstance(choices, list) and choices else {}
@@ -120,8 +133,9 @@ def collect(
     name: str,
     seed: int,
     report: Callable[[float, str], None],
+    ids: bool = True,
 ) -> Collected:
-    """Roll out and score; what `folder` already holds is not run again.
+    """Roll out and score; what `folder` already holds is not run again, nor anything once settled.
 
     Args:
         ground: training problems.
@@ -131,20 +145,22 @@ def collect(
         name: of the agent in the records.
         seed: every rollout's own seed is derived from it, the problem and the sample's number.
         report: (share done, note).
+        ids: whether the token ids are wanted, see `Tape`.
 
     Raises:
-        UpstreamError: nobody answers.
+        UpstreamError: nobody answers, or nobody any more.
     """
     problems = ground.evenly(sampling.problems, f"rollouts-{seed}")
     agent = policy_agent(name, sampling.model or name, sampling=sampling.parameters())
-    runner = _Runner(ground, upstream, sampling, agent, seed)
+    runner = _Runner(ground, upstream, sampling, agent, seed, ids=ids)
     folder.mkdir(parents=True, exist_ok=True)
+    settled = (folder / SETTLED).exists()
     with _Log(folder / FILE) as log:
         jobs = [
             (problem, sample)
             for problem in problems
             for sample in range(sampling.samples)
-            if (problem.problem_id, sample) not in log.done
+            if not settled and (problem.problem_id, sample) not in log.done
         ]
         _run_all(jobs, runner, log, sampling.threads, report)
     rollouts = read_rollouts(folder)
@@ -152,6 +168,14 @@ def collect(
     if rollouts and unscored == len(rollouts):
         raise _nobody(unscored, rollouts[-1])
     return Collected(rollouts, unscored)
+
+
+def settle(folder: Path) -> None:
+    """From here on the stage trains on the rollouts that it has, also after a kill.
+
+    One that could not be scored would else be run again, and another row stand under a saved state.
+    """
+    (folder / SETTLED).touch()
 
 
 def read_rollouts(folder: Path) -> list[Rollout]:
@@ -172,9 +196,17 @@ def rollout_seed(base: int, problem_id: str, sample: int) -> int:
 
 class _Runner:
     def __init__(
-        self, ground: Ground, upstream: Upstream, sampling: Sampling, agent: AgentSpec, seed: int
+        self,
+        ground: Ground,
+        upstream: Upstream,
+        sampling: Sampling,
+        agent: AgentSpec,
+        seed: int,
+        *,
+        ids: bool,
     ) -> None:
         self._ground, self._upstream, self._agent, self._seed = ground, upstream, agent, seed
+        self._ids = ids
         self._profile: Profile = sampling.profile
         self._limits = Limits(seconds=sampling.seconds)
         self._driver = InlineDriver()
@@ -182,7 +214,7 @@ class _Runner:
         self._lock = threading.Lock()
 
     def __call__(self, problem: Problem, sample: int) -> Rollout:
-        tape = Tape(self._upstream)
+        tape = Tape(self._upstream, ids=self._ids)
         record = run_problem(
             self._agent,
             problem,
@@ -223,21 +255,14 @@ class _Log:
         self._file: BinaryIO | None = None
 
     def __enter__(self) -> _Log:
-        whole = 0
-        if self._path.exists():
-            for line in self._whole_lines():
-                head = msgspec.json.decode(line, type=_Head)
-                if head.scored:
-                    self.done.add((head.problem_id, head.sample))
-                whole += len(line)
-            with self._path.open("r+b") as file:
-                file.truncate(whole)
-        self._file = self._path.open("ab")
+        cut_torn(self._path)
+        self._file = self._path.open("a+b")
+        self._file.seek(0)
+        for line in self._file:
+            head = msgspec.json.decode(line, type=_Head)
+            if head.scored:
+                self.done.add((head.problem_id, head.sample))
         return self
-
-    def _whole_lines(self) -> Iterator[bytes]:
-        with self._path.open("rb") as file:
-            yield from (line for line in file if line.endswith(b"\n"))
 
     def __exit__(self, *_: object) -> None:
         assert self._file is not None, "opened by __enter__"
@@ -266,7 +291,7 @@ def _run_all(
     """Each rollout is in the log before the next one counts; an error stops the pool."""
     waiting = deque(jobs)
     running: set[Future[Rollout]] = set()
-    done = successes = unscored = 0
+    done = successes = silent = 0
     with ThreadPoolExecutor(threads, thread_name_prefix="rollout") as pool:
         try:
             while waiting or running:
@@ -275,8 +300,8 @@ def _run_all(
                 ended, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in ended:
                     rollout = future.result()
-                    unscored += not rollout.scored
-                    _someone_answers(rollout, done, unscored)
+                    silent = 0 if rollout.scored else silent + 1
+                    _someone_answers(rollout, silent, DEAD if silent > done else _WAVES * threads)
                     log.append(rollout)
                     done += 1
                     successes += rollout.success
@@ -288,17 +313,17 @@ def _run_all(
             raise
 
 
-def _someone_answers(rollout: Rollout, done: int, unscored: int) -> None:
-    if unscored > done and unscored >= _DEAD:
-        raise _nobody(unscored, rollout)
+def _someone_answers(rollout: Rollout, silent: int, most: int) -> None:
+    if silent >= max(DEAD, most):
+        raise _nobody(silent, rollout)
 
 
-def _nobody(unscored: int, last: Rollout) -> UpstreamError:
-    """What is said when no rollout could be scored, the first that were made or all there are."""
+def _nobody(silent: int, last: Rollout) -> UpstreamError:
+    """What is said when no rollout can be scored, or none any more."""
     fault = last.trajectory.fault
     why = f": {fault.what}" if fault else ""
     return UpstreamError(
-        f"the first {unscored} rollouts could not be scored{why}",
+        f"{silent} rollouts in a row could not be scored{why}",
         code=fault.code if fault else FaultCode.upstream_unreachable,
         remedy=(fault.remedy if fault else "")
         or "start the model's server, or correct its address in the recipe",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palio.records import Message, Record, digest, from_json, to_json
+from palio.train.stage import cut_torn
 
 if TYPE_CHECKING:
     from palio.train.rl.rollouts import Roller, Rollout
@@ -65,6 +66,9 @@ def _ids(value: Any) -> Iterator[str]:
 class Witness:
     """A roller that leaves a line for each rollout in the stage's folder.
 
+    What a kill left half-written is cut off first: in several processes each makes its witness
+    before any of them rolls out (`hooks.rolled`).
+
     Args:
         roller: makes the rollouts.
         out: the stage's folder.
@@ -73,6 +77,7 @@ class Witness:
     def __init__(self, roller: Roller, out: Path) -> None:
         self._roller = roller
         self._path = out / SEEN
+        cut_torn(self._path)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -85,7 +90,9 @@ class Witness:
         pairs = zip(rollouts, seeds, strict=True)
         lines = b"".join(to_json(_seen(each, seed)) + b"\n" for each, seed in pairs)
         with self._path.open("ab", buffering=0) as file:
-            file.write(lines)
+            left = memoryview(lines)
+            while left:  # a disk that is nearly full takes a part, and says so the next time
+                left = left[file.write(left) :]
         return rollouts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from palio.train.recipe import Recipe
 
 METRICS = "metrics.jsonl"
+STATE, TRAINER, STATES = "state.pt", "trainer", "states"
+"""What a stage goes on from after SIGKILL: our loop's file, folders of TRL's trainers."""
+_BLOCK = 1 << 16
 
 
 class StageSettings(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -149,6 +153,23 @@ class Kind(Record, frozen=True):
     first: bool = False
     ground: bool = False
     own: bool = False
+
+
+def cut_torn(path: Path) -> None:
+    """Cut off a last line that a kill or a full disk left half-written, before more is appended."""
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        size = at = file.seek(0, os.SEEK_END)
+        whole = 0
+        while at and not whole:
+            start = max(0, at - _BLOCK)
+            file.seek(start)
+            found = file.read(at - start).rfind(b"\n")
+            whole = start + found + 1 if found >= 0 else 0
+            at = start
+        if whole < size:
+            file.truncate(whole)
 
 
 def append_metrics(folder: Path, row: Mapping[str, Any] | Record) -> None:

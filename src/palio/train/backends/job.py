@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import torch
 
-from palio.records import IntegrityError, Record, from_json
+from palio.records import ConfigError, IntegrityError, Record, from_json, to_json
 from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.places import sft_trainer
 from palio.train.backends.weights import load_model, load_tokenizer
@@ -22,9 +22,12 @@ from palio.train.disk import saving
 from palio.train.recipe import LoraConfig, PretrainedModel
 from palio.train.reporting import OwnRun, ready, run_name
 from palio.train.settings import TrlSettings, shipped
-from palio.train.stage import append_metrics, trim_metrics
+from palio.train.stage import TRAINER, append_metrics, trim_metrics
 
-FILE, ROWS, TRAINER, SAVED = "job.json", "rows.msgpack", "trainer", "saved"
+C = TypeVar("C")
+FILE, ROWS, SAVED = "job.json", "rows.msgpack", "saved"
+TOLD = "trained.json"
+"""What the first training process tells at the end, a `Told`."""
 
 
 class SftJob(Record, frozen=True):
@@ -50,6 +53,18 @@ class SftJob(Record, frozen=True):
         return Path(self.folder)
 
 
+class Told(Record, frozen=True):
+    """How far a job was trained.
+
+    Attributes:
+        steps: updates.
+        tokens: input tokens of all processes, padding included.
+    """
+
+    steps: int
+    tokens: int
+
+
 Note = Callable[[float, str], None]
 
 
@@ -59,8 +74,8 @@ def read_job(folder: Path) -> SftJob:
     return from_json(path.read_bytes(), SftJob, where=str(path))
 
 
-def run_job(job: SftJob, note: Note) -> dict[str, float]:
-    """Train and save the weights, with an adapter merged, in ``saved``.
+def run_job(job: SftJob, note: Note) -> None:
+    """Train and save the weights, with an adapter merged, in ``saved``, and tell how far.
 
     Goes on from the newest whole state in ``trainer``.
 
@@ -81,17 +96,20 @@ def run_job(job: SftJob, note: Note) -> dict[str, float]:
         callbacks=[_watch(job, note)],
     )
     trainer.remove_callback(PrinterCallback)  # standard output belongs to the command
-    done = trainer.train(resume_from_checkpoint=newest_state(job.place / TRAINER))
+    trainer.train(resume_from_checkpoint=newest_state(job.place / TRAINER))
+    if trainer.is_world_process_zero():
+        state = trainer.state
+        told = Told(steps=state.global_step, tokens=int(state.num_input_tokens_seen))
+        (job.place / TOLD).write_bytes(to_json(told))
     save_trained(trainer, codec, job.model.lora, job.place)
-    return {
-        "loss": float(done.training_loss),
-        "steps": float(trainer.state.global_step),
-        "tokens": float(trainer.state.num_input_tokens_seen),
-    }
 
 
 def arguments(job: SftJob) -> Any:
-    """TRL's configuration: its defaults are for GPUs, ours run on a CPU."""
+    """TRL's configuration: its defaults are for GPUs, ours run on a CPU.
+
+    Raises:
+        ConfigError: TRL does not take what the recipe says.
+    """
     from trl import SFTConfig  # type: ignore[attr-defined]
 
     given = msgspec.to_builtins(job.settings)
@@ -102,21 +120,36 @@ def arguments(job: SftJob) -> Any:
     given["deepspeed"] = shipped(given["deepspeed"]) or None
     if not torch.cuda.is_available() and torch.distributed.is_torchelastic_launched():
         given["ddp_backend"] = "gloo"
-    return SFTConfig(
-        output_dir=str(job.place / TRAINER),
-        run_name=run_name(job.place),
-        seed=job.seed,
-        data_seed=job.seed,
-        use_cpu=not torch.cuda.is_available(),
-        max_length=None,
-        save_total_limit=1,
-        warmup_steps=steps,
-        logging_nan_inf_filter=False,
-        include_num_input_tokens_seen=True,
-        disable_tqdm=True,
-        dataset_kwargs={"skip_prepare_dataset": not job.settings.packing},
-        **{**given, **extra},
-    )
+    fields = {
+        "output_dir": str(job.place / TRAINER),
+        "run_name": run_name(job.place),
+        "seed": job.seed,
+        "data_seed": job.seed,
+        "use_cpu": not torch.cuda.is_available(),
+        "max_length": job.longest if job.settings.packing else None,
+        "save_total_limit": 1,
+        "warmup_steps": steps,
+        "logging_nan_inf_filter": False,
+        "include_num_input_tokens_seen": True,
+        "disable_tqdm": True,
+        "dataset_kwargs": {"skip_prepare_dataset": not job.settings.packing},
+    }
+    return configured(SFTConfig, {**fields, **given, **extra}, job.stage)
+
+
+def configured(kind: Callable[..., C], fields: Mapping[str, Any], stage: str) -> C:
+    """A configuration of TRL's.
+
+    Raises:
+        ConfigError: it has no such field, or does not take its value.
+    """
+    try:
+        return kind(**fields)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"TRL does not take the settings of stage {stage!r}: {error}",
+            remedy="correct [stage.trl] and its `extra` in the recipe",
+        ) from error
 
 
 def adapter(lora: LoraConfig) -> Any:
@@ -180,6 +213,7 @@ def _watch(job: SftJob, note: Note) -> Any:
                 raise IntegrityError(
                     f"the {broken[0]} of stage {job.stage!r} is not a number "
                     f"at step {state.global_step}",
+                    where=job.folder,
                     remedy="lower the learning rate; the last saved state is still good",
                 )
             if state.is_world_process_zero:
@@ -208,11 +242,16 @@ def save_trained(
         return
     folder = place / SAVED
     if lora is not None:
-        with saving("the adapter", folder, half=folder):
-            model.save_pretrained(folder / "adapter", state_dict=state)
+        save_adapter(model, folder, state)
         model = model.merge_and_unload()
         state = None
     save_whole(model, codec, folder, state)
+
+
+def save_adapter(model: Any, folder: Path, state: Any = None) -> None:
+    """The trained adapter, beside the weights that have it merged; not KTO's copy of its start."""
+    with saving("the adapter", folder, half=folder):
+        model.save_pretrained(folder / "adapter", state_dict=state, selected_adapters=["default"])
 
 
 def save_whole(model: Any, codec: PretrainedCodec, folder: Path, state: Any = None) -> None:

@@ -10,10 +10,11 @@ import msgspec
 
 from palio.records import ConfigError, InputError
 from palio.train.backends.codec import PretrainedCodec, template_text
-from palio.train.backends.job import FILE, SAVED, TRAINER, newest_state, read_job, save_whole
+from palio.train.backends.job import FILE, SAVED, newest_state, read_job, save_whole
 from palio.train.backends.weights import load_model, load_tokenizer
 from palio.train.checkpoint import seal
 from palio.train.recipe import Recipe
+from palio.train.stage import TRAINER
 
 
 def write_start(recipe: Recipe, out: Path) -> Path:

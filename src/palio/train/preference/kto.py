@@ -11,6 +11,7 @@ from transformers import PrinterCallback
 from trl.trainer.kto_config import KTOConfig
 
 from palio.records import ConfigError, InputError
+from palio.train.backends.job import configured
 from palio.train.preference.labels import (
     Labelled,
     class_weights,
@@ -39,6 +40,7 @@ from palio.train.rl.opening import open_policy
 from palio.train.rl.policy import Policy, ServedPolicy
 from palio.train.rl.processes import ROWS, Desk, Done, sealed, trained_elsewhere, unseen
 from palio.train.rl.rollouts import Play, WorldRoller
+from palio.train.rollouts import settle
 from palio.train.seen import Witness
 from palio.train.settings import Sampling, TrlSettings
 from palio.train.stage import Context, Kind, Report, StageResult, StageSettings, ground_of
@@ -82,16 +84,20 @@ class KtoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unknow
 def kto_arguments(
     settings: KtoSettings, out: Path, seed: int, weights: tuple[float, float]
 ) -> KTOConfig:
-    """TRL's arguments."""
-    return KTOConfig(
-        **trl_fields(settings.trl, out, seed),
-        loss_type="kto",
-        beta=settings.beta,
-        desirable_weight=weights[0],
-        undesirable_weight=weights[1],
-        max_length=None,
-        disable_dropout=True,
-    )
+    """TRL's arguments.
+
+    Raises:
+        ConfigError: TRL does not take what the recipe says.
+    """
+    fields = trl_fields(settings.trl, out, seed) | {
+        "loss_type": "kto",
+        "beta": settings.beta,
+        "desirable_weight": weights[0],
+        "undesirable_weight": weights[1],
+        "max_length": None,
+        "disable_dropout": True,
+    }
+    return configured(KTOConfig, fields, out.name)
 
 
 def train_kto(
@@ -177,6 +183,8 @@ def run_kto(
             seed=context.seed,
             progress=lambda share: report(_SAMPLING * share, "rollouts"),
         )
+    if {True, False} <= {row.label for row in rows}:
+        settle(out)
     counts = {**summary(rows), **left_out(rows, settings.longest)}
     rows = made_up(rows) if context.recipe.dry else rows
     if settings.trl.launch:

@@ -9,6 +9,8 @@ from pathlib import Path
 from palio.records import InputError, Record, from_json, to_json
 from palio.train.rl.rollouts import Roller, checked, rollout_seed
 from palio.train.rl.sampler import Sampler
+from palio.train.rollouts import DEAD, SETTLED
+from palio.train.stage import cut_torn
 
 LABELLED = "labelled.jsonl"
 BALANCE = 7 / 6
@@ -48,6 +50,8 @@ def sample_labels(
 ) -> list[Labelled]:
     """`samples` rollouts of each key, labelled; what `out` already holds is not run again.
 
+    One that could not be scored is, until the stage has begun to train (`rollouts.settle`).
+
     Args:
         roller: what is rolled out.
         sampler: the policy.
@@ -57,18 +61,20 @@ def sample_labels(
         progress: called with the share that is done.
 
     Raises:
-        UpstreamError: nothing can be scored, for nobody answers.
+        UpstreamError: nothing can be scored, for nobody answers, or nobody any more.
     """
     path = out / LABELLED
     held = {(row.key, row.number): row for row in read_labels(path)}
     jobs = [(key, number) for number in range(samples) for key in roller.keys]
-    left = [job for job in jobs if job not in held]
+    settled = (out / SETTLED).exists()
+    done = {job for job, row in held.items() if settled or row.label is not None}
+    left = [job for job in jobs if job not in done]
     for start in range(0, len(left), _CHUNK):
         part = left[start : start + _CHUNK]
         seeds = [rollout_seed(seed, 0, key, number) for key, number in part]
         rollouts = roller.roll([key for key, _ in part], seeds, sampler)
-        if all(row.label is None for row in held.values()):
-            checked(rollouts, 0)  # nobody answers: no label will ever come
+        if len(part) >= DEAD or all(row.label is None for row in held.values()):
+            checked(rollouts, 0)
         rows = [
             Labelled(
                 key=key,
@@ -97,17 +103,12 @@ def read_labels(path: Path) -> list[Labelled]:
     """Rows of a `labelled.jsonl`; a last line torn by a kill is cut off the file."""
     if not path.exists():
         return []
-    rows, whole = [], 0
+    cut_torn(path)
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                break
-            rows.append(from_json(line, Labelled, where=f"{path}:{number}"))
-            whole += len(line)
-    if whole < path.stat().st_size:
-        with path.open("r+b") as file:
-            file.truncate(whole)
-    return rows
+        return [
+            from_json(line, Labelled, where=f"{path}:{number}")
+            for number, line in enumerate(file, start=1)
+        ]
 
 
 def usable(rows: Sequence[Labelled], longest: int) -> list[Labelled]:

@@ -18,6 +18,15 @@ from palio.train.tokenizer import Encoded
 CORPUS, ROLLOUTS = "trajectories", "rollouts"
 _LEAST = 0.01
 """Weight of a rollout that was kept with no reward at all: only a dry run keeps one."""
+_REMEDIES = {
+    "no prefix": "sample by a server that tells token ids when `return_token_ids` asks for them, "
+    "as vLLM and `palio serve` do, and that leaves what was said before as it was",
+    "rewritten": "leave `template` empty for palio's own, which keeps every turn",
+    "too long": "raise `longest` in the recipe",
+    "no success": "roll out more problems or samples, or train the stage before it longer",
+    "unscored": "see that the model's server answers, and run the same again",
+}
+"""Why there is no row -> what to do; the first that applies: a success was lost by it."""
 
 
 class Kept(NamedTuple):
@@ -65,7 +74,7 @@ def keep(
         encoded = rollout.encoded() if sampled and not reason else again
         example = Example.of(encoded, longest) if encoded is not None else None
         if not reason and example is None:
-            reason = "no prefix" if encoded is None else "too long"
+            reason = _no_example(encoded)
         elif example is not None and example.ids in seen:
             reason = "duplicate"
         elif example is not None and cap and held[rollout.problem_id] >= cap:
@@ -78,6 +87,12 @@ def keep(
         redrawn += _redrawn(again, encoded)
         rows.append((rollout, example))
     return Kept(rows, dict(sorted(counts.items())), redrawn)
+
+
+def _no_example(encoded: Encoded | None) -> str:
+    if encoded is None:
+        return "no prefix"
+    return "too long" if encoded.ids else "rewritten"
 
 
 def _redrawn(again: Encoded | None, sampled: Encoded | None) -> bool:
@@ -123,19 +138,37 @@ def by_bucket(kept: Kept, share: float, buckets: Mapping[str, int]) -> list[Sour
 
 
 def mixed(
-    rows: Sequence[Source], mix: float, context: Context, previous: Path | None
+    rows: Sequence[Source],
+    mix: float,
+    context: Context,
+    previous: Path | None,
+    counts: Mapping[str, int],
 ) -> list[Source]:
     """The rows beside the corpus, which is `mix` of every batch, or with TRL of an epoch.
 
+    Args:
+        rows: sources of rollouts.
+        mix: share of the corpus.
+        context: of the stage.
+        previous: checkpoint of the stage before.
+        counts: reason -> rollouts that are no rows.
+
     Raises:
-        InputError: there is neither a row nor a corpus to train on.
+        InputError: there is no row; tells why.
     """
+    if not rows:
+        raise _no_row(context.name, counts)
     sources = [*rows]
     if mix > 0:
         sources.append(Source(CORPUS, examples_of(context.rows, context, previous), mix))
-    if not rows:
-        raise InputError(
-            f"stage {context.name!r}: no rollout was a success",
-            remedy="roll out more problems or samples, or train the stage before it longer",
-        )
     return sources
+
+
+def _no_row(stage: str, counts: Mapping[str, int]) -> InputError:
+    """Rollouts that succeeded and cannot be trained on are another matter than failures."""
+    lost = [reason for reason in ("no prefix", "rewritten", "too long") if counts.get(reason)]
+    what = "no rollout that was a success can be a row" if lost else "no rollout was a success"
+    told = ", ".join(f"{count} {reason}" for reason, count in counts.items())
+    first = next((reason for reason in _REMEDIES if counts.get(reason)), "no success")
+    why = f"stage {stage!r}: {what} ({told or 'there is none'})"
+    return InputError(why, remedy=_REMEDIES[first])

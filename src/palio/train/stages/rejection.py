@@ -9,7 +9,7 @@ import msgspec
 
 from palio.broker.upstream import HttpUpstream, Upstream
 from palio.records import ConfigError
-from palio.train.rollouts import Collected, collect
+from palio.train.rollouts import Collected, collect, settle
 from palio.train.settings import Sampling, SftSettings, small_training
 from palio.train.stage import Context, Kind, Report, StageResult, ground_of
 from palio.train.stages.kept import Kept, by_reward, keep, mixed
@@ -52,7 +52,9 @@ def run_rejection(
         longest=context.recipe.data.longest,
         sampled=True,
     )
-    sources = mixed(by_reward(kept, 1.0 - settings.mix), settings.mix, context, previous)
+    rows = by_reward(kept, 1.0 - settings.mix)
+    sources = mixed(rows, settings.mix, context, previous, kept.counts)
+    settle(out)
     after = lambda share, note: report(_ROLLED + (1 - _ROLLED) * share, note)  # noqa: E731
     made = context.backend.sft(sources, settings, previous, out, context, after)
     return told(made, found, kept)

@@ -10,7 +10,7 @@ import msgspec
 from palio.agents.scripted import ScriptedUpstream
 from palio.broker.upstream import HttpUpstream, Upstream
 from palio.records import ConfigError
-from palio.train.rollouts import Collected, collect
+from palio.train.rollouts import Collected, collect, settle
 from palio.train.settings import Sampling, SftSettings, small_training
 from palio.train.stage import Context, Kind, Report, StageResult, ground_of
 from palio.train.stages.kept import by_bucket, keep, mixed
@@ -60,7 +60,8 @@ def run_teacher(
         sampled=False,
     )
     rows = by_bucket(kept, 1.0 - settings.mix, settings.buckets)
-    sources = mixed(rows, settings.mix, context, previous)
+    sources = mixed(rows, settings.mix, context, previous, kept.counts)
+    settle(out)
     after = lambda share, note: report(0.5 + 0.5 * share, note)  # noqa: E731
     made = context.backend.sft(sources, settings, previous, out, context, after)
     return told(made, found, kept)
@@ -80,6 +81,7 @@ def lessons(sampling: Sampling, context: Context, out: Path, report: Report) -> 
             name=f"teacher-{sampling.model or 'remote'}",
             seed=context.seed,
             report=lambda share, note: report(0.5 * share, note),
+            ids=False,  # its text is trained on; OpenAI's own API refuses a request that asks
         )
 
 

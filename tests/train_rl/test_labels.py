@@ -1,0 +1,76 @@
+"""Labels of rollouts: what a server did not answer is asked again, until training has begun."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from palio.records import UpstreamError
+from palio.train.preference.labels import LABELLED, Labelled, read_labels, sample_labels
+from palio.train.rl.rollouts import Rollout
+from palio.train.rl.sampler import Sampler
+from palio.train.rollouts import DEAD, settle
+from tests.train_rl.conftest import ToldSampler
+
+ROLLOUT = Rollout(
+    key="",
+    prompt=[1],
+    completion=[2],
+    mask=[True],
+    logprobs=[-1.0],
+    spans=(),
+    outcome=1.0,
+    credits=None,
+    success=True,
+)
+
+
+class Server:
+    """Rolls out what it is asked for, and nothing that was asked after `until` rollouts.
+
+    Attributes:
+        asked: rollouts.
+    """
+
+    def __init__(self, until: int = 1_000) -> None:
+        self.keys = tuple(map(str, range(100)))
+        self.until, self.asked = until, 0
+
+    def roll(self, keys: Sequence[str], seeds: Sequence[int], sampler: Sampler) -> list[Rollout]:
+        made = []
+        for key in keys:
+            self.asked += 1
+            one = replace(ROLLOUT, key=key, success=int(key) % 2 == 0)
+            made.append(one if self.asked <= self.until else replace(one, outcome=None))
+        return made
+
+
+def labels(server: Server, out: Path) -> list[Labelled]:
+    return sample_labels(server, ToldSampler([]), out, samples=6, seed=0)
+
+
+def test_a_server_that_is_gone_half_way_stops_the_stage_which_then_goes_on(tmp_path: Path) -> None:
+    with pytest.raises(UpstreamError, match="none of 256 rollouts could be scored"):
+        labels(Server(until=200), tmp_path)
+    held = read_labels(tmp_path / LABELLED)
+    assert [row.label is None for row in held] == [False] * 200 + [True] * 56
+    again = Server()
+    rows = labels(again, tmp_path)
+    assert again.asked == 600 - 200, "what was labelled is not run again"
+    assert len(rows) == 600
+    assert not any(row.label is None for row in rows)
+    assert rows == labels(again, tmp_path)
+    assert again.asked == 400
+
+
+def test_the_last_few_may_be_lost_and_stay_so_when_training_has_begun(tmp_path: Path) -> None:
+    few = 600 - 512 - DEAD
+    rows = labels(Server(until=512 + few), tmp_path)
+    assert sum(row.label is None for row in rows) == DEAD
+    settle(tmp_path)
+    server = Server()
+    assert labels(server, tmp_path) == rows, "a state was trained on these very rows"
+    assert server.asked == 0
