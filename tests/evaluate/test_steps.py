@@ -194,6 +194,8 @@ def test_the_command(shop: Shop, tmp_path: Path) -> None:
     text = call(TEACHER, "--against", str(tmp_path / "scripted-hasty"), "--json")
     plain = json.loads(text)
     assert plain["score"]["match"]["turns"]["rate"] == 1.0
+    shown = call(TEACHER, "--against", str(tmp_path / "scripted-hasty"))
+    assert f"on the same {plain['paired']['turns']} turns" in shown
     gained = {share["what"]: share["gained"] for share in plain["paired"]["shares"]}
     assert gained["match"] > 0
     assert call(TEACHER, "--json") != text, "without --against nothing is paired"

@@ -197,7 +197,7 @@ def _show(score: StepScore, paired: StepComparison | None) -> None:
     if paired is None:
         return
     gap = Text(f"{paired.b} minus {paired.a} (95 %)")
-    table = Table("on the same turns", "gained", "lost", Column(gap))
+    table = Table(f"on the same {paired.turns} turns", "gained", "lost", Column(gap))
     for share in paired.shares:
         told = share.difference
         shown = f"{100 * (told.value or 0):+.1f} ({100 * told.low:+.1f} to {100 * told.high:+.1f})"
