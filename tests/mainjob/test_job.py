@@ -14,9 +14,12 @@ from palio.evaluate.mainjob.arena import bulk_shards, read_standings
 from palio.evaluate.mainjob.config import MainJobConfig, bundled_jobs, read_config
 from palio.evaluate.mainjob.job import MainJobResult, run_main_job
 from palio.evaluate.mainjob.worlds import evenly, make_worlds, open_ground
+from palio.evaluate.pin import checkpoint_pin, pin_of
+from palio.evaluate.rollouts import read_identity
 from palio.records import ConfigError, ResumeError
 from palio.rollout import read_trajectories
 from palio.suites import check_disjoint, read_suite
+from palio.train.checkpoint import CHECKPOINT
 from palio.world.synthesis.wording import banks_for
 from tests.mainjob.silent import SilentReporter
 
@@ -69,11 +72,27 @@ def test_the_summary_is_readable_by_programs(made: tuple[Path, MainJobResult]) -
         assert {"product", "shop", "voucher"} <= set(stage["intent"])
         assert stage["pass_at_1"] is not None
     assert [floor["name"] for floor in summary["floors"]] == ["first-hit", "random-hit", "reader"]
-    assert summary["reworded"]["intent"]["overall"]["n"] == 9 - told_left_out(made[0])
+    asked = 9 - told_left_out(made[0])
+    assert summary["reworded"]["intent"]["overall"]["n"] == asked
+    assert [floor["intent"]["overall"]["n"] for floor in summary["reworded_floors"]] == 3 * [asked]
     assert summary["seconds"] > 1
     assert summary["peak_rss_mb"] > 100
     assert summary["seeds"] == {"job": 3}
     assert {"palio", "python", "torch"} <= set(summary["versions"])
+
+
+def test_results_belong_to_the_weights_that_they_were_made_with(
+    made: tuple[Path, MainJobResult],
+) -> None:
+    pins = {
+        folder: pin_of(read_identity(made[0] / folder / mode))
+        for folder, mode in (("base", "greedy"), ("trained", "sampled"), ("reworded", "greedy"))
+    }
+    base, trained = (
+        checkpoint_pin(made[0] / "train" / stage / CHECKPOINT) for stage in ("base", "sft")
+    )
+    assert base.weights != trained.weights
+    assert pins == {"base": base, "trained": trained, "reworded": trained}
 
 
 def told_left_out(out: Path) -> int:

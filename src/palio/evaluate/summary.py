@@ -129,6 +129,7 @@ class Summary(Record, frozen=True, omit_defaults=False):
         stages: policies, weakest first.
         floors: what reads nothing, on the same problems.
         reworded: the last policy on requests in words that no training problem has.
+        reworded_floors: what reads nothing, on those.
         comparisons: paired comparisons in full.
         seconds: of the whole run.
         stage_seconds: job stage -> seconds.
@@ -148,6 +149,7 @@ class Summary(Record, frozen=True, omit_defaults=False):
     stage_seconds: dict[str, float] = {}
     digests: dict[str, str] = {}
     reworded: StageSummary | None = None
+    reworded_floors: tuple[StageSummary, ...] = ()
     schema_version: str = msgspec.field(default_factory=current_schema)
 
 
@@ -163,6 +165,7 @@ def make_summary(
     stage_seconds: Mapping[str, float] | None = None,
     digests: Mapping[str, str] | None = None,
     reworded: StageResult | None = None,
+    reworded_floors: Sequence[FloorResult] = (),
 ) -> Summary:
     """The summary of a run; see `Summary` for the arguments."""
     return Summary(
@@ -176,6 +179,7 @@ def make_summary(
         stage_seconds=dict(stage_seconds or {}),
         digests=dict(digests or {}),
         reworded=stage_summary(reworded) if reworded else None,
+        reworded_floors=tuple(floor_summary(floor) for floor in reworded_floors),
     )
 
 

@@ -22,6 +22,7 @@ from palio.evaluate.mainjob.learn import (
 )
 from palio.evaluate.mainjob.measure import (
     Exam,
+    checkpoint_policy,
     measure_floors,
     measure_policy,
     open_exam,
@@ -132,9 +133,9 @@ class _Job:
 
     def _examine(self, milestone: Milestone, exam: Exam, folder: Path) -> dict[str, Any]:
         checkpoint = self.out / "train" / milestone.stage / CHECKPOINT
-        label, key = milestone.label, milestone.key
         with Engine(checkpoint) as engine:
-            return measure_policy(label, key, engine, self.config, exam, folder, self.advance)
+            policy = checkpoint_policy(milestone.label, milestone.key, checkpoint, engine)
+            return measure_policy(policy, self.config, exam, folder, self.advance)
 
     def _reworded(self, folder: Path) -> dict[str, Any]:
         """The last checkpoint and the floors on requests in words that nothing trained on."""
@@ -185,6 +186,7 @@ class _Job:
             stage_seconds=seconds,
             digests={"config": digest(self.config), "suite": self.results["world"]["suite"]},
             reworded=data.reworded,
+            reworded_floors=data.reworded_floors,
         )
         return MainJobResult(
             data=data,

@@ -13,6 +13,7 @@ from palio.broker.upstream import Upstream
 from palio.evaluate.floors import FLOORS, FloorResult, evaluate_floor
 from palio.evaluate.mainjob.config import MainJobConfig
 from palio.evaluate.mainjob.worlds import Ground, evenly
+from palio.evaluate.pin import checkpoint_pin
 from palio.evaluate.policy import EvalSettings, Policy, evaluate_policy
 from palio.evaluate.results import EvalResult
 from palio.evaluate.rollouts import Progress
@@ -83,17 +84,27 @@ def read_floors(folder: Path) -> tuple[FloorResult, ...]:
     return from_json(path.read_bytes(), tuple[FloorResult, ...], where=str(path))
 
 
+def checkpoint_policy(name: str, model: str, checkpoint: Path, engine: Upstream) -> Policy:
+    """A checkpoint behind the harness; its folder of results takes no rollouts of other weights.
+
+    Args:
+        name: what tables call it.
+        model: what the harness asks for.
+        checkpoint: what the engine has loaded.
+        engine: answers.
+    """
+    spec = policy_agent(name.replace(" ", "-"), model)
+    return Policy(name, spec, engine, checkpoint_pin(checkpoint))
+
+
 def measure_policy(
-    name: str,
-    model: str,
-    upstream: Upstream,
+    policy: Policy,
     config: MainJobConfig,
     exam: Exam,
     folder: Path,
     advance: Callable[[int, str], None],
 ) -> dict[str, Any]:
     """Greedy rollouts on every exam problem and k samples on some, through broker and scorer."""
-    policy = Policy(name, policy_agent(name.replace(" ", "-"), model), upstream)
     limits = Limits(seconds=300.0)
     greedy = EvalSettings(threads=THREADS, seed=config.seed, limits=limits)
     sampled = EvalSettings(
