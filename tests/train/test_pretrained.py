@@ -178,8 +178,9 @@ def test_a_loss_that_is_no_number_stops_trl(
     tmp_path: Path,
 ) -> None:
     wild = recipe(weights, {"learning_rate": 1e30, "max_steps": 6})
-    with pytest.raises(IntegrityError, match="not a number"):
+    with pytest.raises(IntegrityError, match="not a number") as found:
         train(wild, corpus, tmp_path / "run", options=BARE)
+    assert found.value.where == str(tmp_path / "run" / "sft")
     assert not (tmp_path / "run" / "sft" / "checkpoint").exists()
 
 

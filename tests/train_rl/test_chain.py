@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,35 @@ def test_a_pretrained_model_with_an_adapter_goes_through_the_stages(
         assert (stage.checkpoint / "tokenizer.json").exists()
         assert told_digests(stage.folder)["template"] == template_digest(), "that of the recipe"
     assert made.named("grpo").measures["sampling/logp_gap"] < 1e-3
+
+
+def test_a_later_stage_of_a_pretrained_model_leaves_what_sft_leaves(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """A base whose own answers end otherwise: a server stops where generation_config.json says."""
+    base = tmp_path / "base"
+    shutil.copytree(checkpoint, base)
+    for name in ("config.json", "generation_config.json"):
+        told = json.loads((base / name).read_text())
+        (base / name).write_text(json.dumps({**told, "eos_token_id": 0, "use_cache": False}))
+    model = {
+        "backend": "transformers",
+        "path": str(base),
+        "template": str(resources.files("palio.train") / "chat_template.jinja"),
+        "lora": {"rank": 4, "targets": ["q_proj"]},
+        "rehearsal": {"shape": {}, "dtype": "float32"},
+    }
+    raw = {"name": "p", "model": model, "stage": [{"kind": "sft"}, *LATER[:3]]}
+    made = dry_run(read_recipe(raw), tmp_path / "run", threads=1)
+    end = load_checkpoint(checkpoint).tokenizer.end
+    left = []
+    for stage in made.stages:
+        generation = json.loads((stage.checkpoint / "generation_config.json").read_text())
+        assert generation["eos_token_id"] == end != 0, stage.kind
+        assert json.loads((stage.checkpoint / "config.json").read_text())["use_cache"] is True
+        left.append({str(p.relative_to(stage.checkpoint)) for p in stage.checkpoint.rglob("*.*")})
+    assert "adapter/adapter_model.safetensors" in left[0]
+    assert left[1:] == [left[0]] * 3
 
 
 def test_a_stage_that_needs_a_checkpoint_or_problems_says_so(tmp_path: Path) -> None:

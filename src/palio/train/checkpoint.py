@@ -151,6 +151,23 @@ def checkpoint_name(named: Path) -> str:
     return named.resolve().parent.name if own == CHECKPOINT else own
 
 
+def check_whole(folder: Path) -> None:
+    """Hold every file of a checkpoint to the manifest, where there is one.
+
+    Raises:
+        IntegrityError: a file is missing, or is not the one that the manifest lists.
+    """
+    manifest = read_manifest(folder / MANIFEST)
+    for name, wanted in manifest.outputs.items() if manifest else ():
+        path = folder / name
+        if not path.is_file() or file_digest(path) != wanted:
+            raise IntegrityError(
+                "a file of a checkpoint is not the one that its manifest lists",
+                where=str(path),
+                remedy="train or copy the checkpoint again",
+            )
+
+
 def _remedy(folder: Path) -> str:
     """The folder of a run, named for one of its checkpoints, is a frequent slip."""
     inside = [path.parent for path in sorted(folder.glob(f"*/{WEIGHTS}"))]

@@ -83,10 +83,19 @@ def _finite(model: nn.Module) -> bool:
 class WholeStates:
     """First base of a trainer of transformers: its states are saved as `saving` has it.
 
+    One that goes on from a state of its last update makes no further one: transformers would, where
+    the last update is not the end of an epoch.
+
     What transformers writes last is `trainer_state.json`, so a state that a kill cut short is not
     taken for a whole one. Weights that are no numbers are not saved: with `logging_steps` above
     `save_steps` they would push the good states out before the loss is looked at.
     """
+
+    def _run_epoch(self, **given: Any) -> None:
+        if self.state.global_step < self.state.max_steps:  # type: ignore[attr-defined]
+            super()._run_epoch(**given)  # type: ignore[misc]
+        else:
+            self.control.should_training_stop = True  # type: ignore[attr-defined]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         args, step = self.args, self.state.global_step  # type: ignore[attr-defined]

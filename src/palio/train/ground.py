@@ -60,6 +60,11 @@ class Ground:
         told = [] if self.tools == SEVEN_TOOLS else [list(self.tools)]
         return digest([self.encoder.encoder_id, list(self.problems), *told])
 
+    def worlds_digest(self) -> str:
+        """Digest of the worlds that problems name; builds those that were not yet."""
+        named = sorted({problem.catalogue for problem in self.problems})
+        return digest({name: self.worlds[name].digest for name in named})
+
     def only(self, wanted: Callable[[str], bool]) -> Ground:
         """The same worlds with the problems whose id is wanted."""
         kept = tuple(each for each in self.problems if wanted(each.problem_id))

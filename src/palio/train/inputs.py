@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from palio.corpus.certificate import CERTIFICATE
 from palio.corpus.rows import CorpusRow, read_rows
-from palio.records import InputError, IntegrityError, digest
-from palio.train.recipe import DataConfig
+from palio.records import InputError, IntegrityError, bytes_digest, digest
+from palio.train.recipe import DataConfig, PretrainedModel
 from palio.world.artefacts import MANIFEST, file_digest, read_manifest
 
 
@@ -66,6 +66,26 @@ def open_corpus(corpus: Path, *, uncertified: bool = False) -> Corpus:
                 remedy="build the corpus again, or take an untouched copy",
             )
     return Corpus(path, digests)
+
+
+def model_digests(model: PretrainedModel | None) -> dict[str, str]:
+    """What a pretrained model begins with: "model", its own files, and "template", one by name.
+
+    Raises:
+        ConfigError: there is no such template.
+        MissingDependencyError: the package of the weights is not installed.
+    """
+    if model is None:
+        return {}
+    from palio.train.backends.codec import template_text
+    from palio.train.backends.weights import files_digest
+
+    template = template_text(model.template)
+    found = {
+        "model": files_digest(model),
+        "template": bytes_digest(template.encode()) if template else "",
+    }
+    return {name: told for name, told in found.items() if told}
 
 
 def chosen(rows: Iterable[CorpusRow], most: int) -> list[CorpusRow]:

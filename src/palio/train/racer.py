@@ -90,13 +90,14 @@ def with_checkpoints(upstream: Upstream, files: Sequence[Path]) -> Iterator[Upst
     """An upstream in which the agents' checkpoints answer for themselves, others as before.
 
     Raises:
-        IntegrityError: a checkpoint is not the one that its agent was made from.
+        IntegrityError: a checkpoint is not the one that its agent was made from, file by file.
     """
     racers = [racer for racer in map(racer_of, files) if racer is not None]
     if not racers:
         yield upstream
         return
-    from palio.train.serving import open_checkpoint  # a race without one needs no torch
+    from palio.train.checkpoint import check_whole  # a race without one needs no torch
+    from palio.train.serving import open_checkpoint
 
     with ExitStack() as open_now:
         engines: dict[str, Upstream] = {}
@@ -109,6 +110,7 @@ def with_checkpoints(upstream: Upstream, files: Sequence[Path]) -> Iterator[Upst
                     where=racer.checkpoint,
                     remedy="make the agent again: palio agent from-checkpoint",
                 )
+            check_whole(folder)
             engines[racer.model] = open_now.enter_context(open_checkpoint(folder))
         yield Routed(engines, upstream)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from palio.records import ConfigError, MissingDependencyError
+from palio.train.stage import STATE, STATES, TRAINER
 
 if TYPE_CHECKING:
     from palio.train.loop import Point
@@ -282,8 +283,18 @@ def reporter_of(
     return Integrations(names, out, model, shape, trl, told) if names else Nowhere()
 
 
-def drop_states(folder: Path) -> None:
-    """Remove a finished stage's trainer states; what integrations wrote beside them stays.
+def drop_spent(stage: Path) -> None:
+    """Remove what only an unfinished stage goes on from; call it when the proof is written.
+
+    Earlier, a kill would leave a stage that has neither: it would be trained from the beginning.
+    """
+    (stage / STATE).unlink(missing_ok=True)
+    for name in (TRAINER, STATES):
+        _drop_states(stage / name)
+
+
+def _drop_states(folder: Path) -> None:
+    """Remove a trainer's states; what integrations wrote beside them stays.
 
     TRL leaves a draft of a card, too; ours is `card`.
     """

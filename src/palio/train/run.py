@@ -33,15 +33,17 @@ from palio.records import (
     ResumeError,
     digest,
 )
+from palio.rollout.config import FILE as RUN
 from palio.rollout.config import hold_config
 from palio.rollout.journal import lock_folder
 from palio.train.backend import backend_of
-from palio.train.checkpoint import CHECKPOINT, MANIFEST, checkpoint_folder
+from palio.train.checkpoint import CHECKPOINT, MANIFEST, check_whole, checkpoint_folder
 from palio.train.disk import saving
 from palio.train.ground import Ground
-from palio.train.inputs import Reserve, open_corpus, taught
+from palio.train.inputs import Reserve, model_digests, open_corpus, taught
 from palio.train.loop import Point
 from palio.train.recipe import Recipe, StageEntry, plain_stage
+from palio.train.reporting import drop_spent
 from palio.train.stage import (
     METRICS,
     Context,
@@ -53,6 +55,8 @@ from palio.train.stages import kind_named
 from palio.world.artefacts import file_digest, read_manifest, write_manifest
 
 CHAIN, DONE = "chain.json", "stage.json"
+LATER = {"model", "template"}
+"""Inputs that are held since runs were published: a stage that began without them is not."""
 
 
 class StageDone(Record, frozen=True):
@@ -156,7 +160,7 @@ class _Chain:
         self.kinds = [kind_named(stage.kind) for stage in recipe.stages]
         self._check()
         self.corpus = open_corpus(corpus, uncertified=options.uncertified)
-        self.inputs = dict(self.corpus.digests)
+        self.inputs = {**self.corpus.digests, **model_digests(recipe.pretrained)}
         if ground is not None and any(kind.ground for kind in self.kinds):
             self.inputs["problems"] = ground.digest()
         self.start: Path | None = None
@@ -167,6 +171,7 @@ class _Chain:
         self.backend = backend_of(recipe)
         self._rows: list[Any] | None = None
         self._reserve: Reserve | None = None
+        self._told = False
 
     def _check(self) -> None:
         """Before the first minute of work."""
@@ -188,11 +193,17 @@ class _Chain:
         """All stages in order."""
         self.out.mkdir(parents=True, exist_ok=True)
         with lock_folder(self.out):
-            write_manifest(self._manifest("chain", self.recipe.prefix(self.count)), self.chain)
             done: list[StageDone] = []
             for number, stage in enumerate(self.recipe.stages, start=1):
                 done.append(self._stage(number, stage, done[-1].checkpoint if done else self.start))
+            self._tell()
         return Trained(tuple(done))
+
+    def _tell(self) -> None:
+        """Write the run's own manifest, when no stage can be refused any more."""
+        if not self._told:
+            write_manifest(self._manifest("chain", self.recipe.prefix(self.count)), self.chain)
+            self._told = True
 
     @property
     def count(self) -> int:
@@ -221,16 +232,22 @@ class _Chain:
         inputs["recipe"] = digest(self.recipe.prefix(number))
         if previous is not None:
             inputs["checkpoint"] = file_digest(previous / MANIFEST)
-        read = {name: value for name, value in inputs.items() if name != "recipe"}
+        read = {name: told for name, told in inputs.items() if name not in _not_held(folder)}
         held = {**self.recipe.prefix(0), "stage": plain_stage(stage), "inputs": read}
         del held["stages"]
         self._hold(number, folder, held)
         found = self._finished(stage, folder)
         if found is not None:
+            drop_spent(folder)
             self._report(number, stage, 1.0, "was finished")
             return found
-        context = self._context(number, stage, inputs)
+        if previous is not None:
+            check_whole(previous)
         kind = self.kinds[number - 1]
+        if kind.ground and self.ground is not None:
+            inputs["worlds"] = self.ground.worlds_digest()
+        context = self._context(number, stage, inputs)
+        self._tell()
         report = lambda share, note: self._report(number, stage, share, note)  # noqa: E731
         with saving(f"what stage {stage.name!r} writes", folder):
             made = kind.run(stage.settings, context, previous, folder, report)
@@ -240,12 +257,12 @@ class _Chain:
 
     def _hold(self, number: int, folder: Path, held: dict[str, Any]) -> None:
         """Refuse to mix two runs; with `redo`, drop the changed stage and those after it."""
-        command = f"palio train {self.recipe.name} --out {self.out} --redo does the changed stage"
         try:
-            hold_config(folder, "stage", held, f"{command} and all after it again")
-        except ResumeError:
+            hold_config(folder, "stage", held)
+        except ResumeError as error:
             if not self.options.redo:
-                raise
+                remedy = "name another --out, or say --redo: this stage and all after it again"
+                raise ResumeError(error.what, where=error.where, remedy=remedy) from error
             for stage in self.recipe.stages[number - 1 :]:
                 shutil.rmtree(self.out / stage.name, ignore_errors=True)
             hold_config(folder, "stage", held)
@@ -303,7 +320,7 @@ class _Chain:
             seed=self.recipe.seed + stage.settings.seed,
         )
         write_manifest(manifest, folder / DONE)
-        (folder / "state.pt").unlink(missing_ok=True)
+        drop_spent(folder)
         return _done(stage, folder, manifest, skipped=False)
 
     def _finished(self, stage: StageEntry, folder: Path) -> StageDone | None:
@@ -324,6 +341,13 @@ class _Chain:
         if self.options.report is not None:
             step = Step(stage=stage.name, number=number, stages=self.count, share=share, note=note)
             self.options.report(step)
+
+
+def _not_held(folder: Path) -> set[str]:
+    """Inputs that a stage is not held to: its recipe, and what an older run did not note."""
+    begun = read_manifest(folder / RUN)
+    noted = LATER if begun is None else begun.config["inputs"].keys()
+    return {"recipe", *(LATER - set(noted))}
 
 
 def _give_back_memory() -> None:

@@ -21,6 +21,7 @@ from palio.records import ConfigError, InputError, Record, digest, from_json, to
 from palio.train.backend import backend_of
 from palio.train.ground import Ground
 from palio.train.recipe import Recipe, StageEntry, read_recipe
+from palio.train.reporting import drop_spent
 from palio.train.settings import SftSettings
 from palio.train.stage import Context, StageResult
 from palio.train.stages import kind_named
@@ -180,6 +181,7 @@ class Student:
             measures=made.measures,
         )
         write_lines(folder / DONE, [to_json(mark) + b"\n"])
+        drop_spent(folder)
         return made
 
     def _context(self, entry: StageEntry, rows: Sequence[CorpusRow]) -> Context:

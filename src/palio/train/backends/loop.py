@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from palio.broker.upstream import Upstream
-from palio.records import InputError
+from palio.records import InputError, IntegrityError
 from palio.train.backend import Source, Talk
 from palio.train.checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, save_checkpoint
 from palio.train.disk import saving
@@ -25,12 +25,17 @@ from palio.train.recipe import PalioModel
 from palio.train.reporting import reporter_of
 from palio.train.rows import rows_digest
 from palio.train.settings import SftSettings
-from palio.train.stage import Context, Report, StageResult, append_metrics, trim_metrics
+from palio.train.stage import (
+    STATE,
+    Context,
+    Report,
+    StageResult,
+    append_metrics,
+    trim_metrics,
+)
 from palio.train.team import Team
 from palio.train.text import template_digest
 from palio.train.tokenizer import ChatTokenizer, Encoded, train_tokenizer
-
-STATE = "state.pt"
 
 
 class ChatCodec:
@@ -159,7 +164,10 @@ class _Run:
         """From the saved state, or from the beginning, to the checkpoint."""
         self._restore()
         self.reporter.begin(self.stage.progress.step)
-        now = self.stage.run()
+        try:
+            now = self.stage.run()
+        except IntegrityError as error:
+            raise IntegrityError(error.what, where=str(self.out), remedy=error.remedy) from error
         self.reporter.end()
         counts = {**self.counts, "steps": now.step, "tokens": now.tokens}
         folder = self.out / CHECKPOINT

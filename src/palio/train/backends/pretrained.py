@@ -12,17 +12,25 @@ from palio.broker.upstream import Upstream
 from palio.records import (
     InputError,
     MissingDependencyError,
+    from_json,
     to_json,
 )
 from palio.train.backend import Source
 from palio.train.backends.codec import PretrainedCodec, template_text
-from palio.train.backends.job import FILE, SAVED, TRAINER, SftJob, run_job, write_rows
+from palio.train.backends.job import (
+    FILE,
+    SAVED,
+    TOLD,
+    SftJob,
+    Told,
+    run_job,
+    write_rows,
+)
 from palio.train.backends.launch import launched
 from palio.train.backends.weights import load_model, load_tokenizer, sampled
 from palio.train.batches import Example
 from palio.train.checkpoint import CHECKPOINT, seal
 from palio.train.recipe import PretrainedModel
-from palio.train.reporting import drop_states
 from palio.train.rows import rows_digest
 from palio.train.settings import SftSettings
 from palio.train.stage import Context, Report, StageResult, read_metrics
@@ -93,7 +101,8 @@ class PretrainedBackend:
         metrics = read_metrics(out)
         last = metrics[-1] if metrics else {}
         counts = {source.name: len(source.examples) for source in sources}
-        counts["steps"] = int(last.get("step", 0))
+        told = from_json((out / TOLD).read_bytes(), Told, where=str(out / TOLD))
+        counts |= {"steps": told.steps, "tokens": told.tokens}
         codec = self.codec(Path(job.start) if job.start else None, context)
         inputs = {
             **context.inputs,
@@ -108,7 +117,6 @@ class PretrainedBackend:
             counts=counts,
             seed=context.seed,
         )
-        drop_states(out / TRAINER)
         measures = {"loss": float(last["loss"])} if "loss" in last else {}
         return StageResult(checkpoint=out / CHECKPOINT, counts=counts, measures=measures)
 

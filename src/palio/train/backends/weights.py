@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from palio.records import InputError, MissingDependencyError
+from palio.records import InputError, MissingDependencyError, digest
 from palio.train.backends.attention import NAME, register_attention
 from palio.train.backends.qwen import qwen_tokenizer
 from palio.train.recipe import PretrainedModel
+from palio.world.artefacts import file_digest
 
 PACKAGE = "package:"
 RANKS = ".tiktoken"
@@ -109,6 +110,16 @@ def _check_all_used(told: Mapping[str, Any], path: str) -> None:
                 where=path,
                 remedy="put the config.json there that belongs to the weights",
             )
+
+
+def files_digest(model: PretrainedModel) -> str:
+    """Digest of the files that training begins with; "" of random weights and of the hub's."""
+    folder = None if model.shape else Path(located(model.path))
+    if folder is None or not folder.is_dir():
+        return ""
+    names = [model.gguf] if model.gguf else ["*.safetensors", "*.bin", "config.json"]
+    files = sorted({path for name in names for path in folder.glob(name)})
+    return digest({path.name: file_digest(path) for path in files}) if files else ""
 
 
 def training_device() -> torch.device:

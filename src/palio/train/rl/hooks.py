@@ -23,13 +23,14 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from palio.records import ConfigError, IntegrityError
 from palio.train.checkpoint import CHECKPOINT
-from palio.train.reporting import OwnRun, drop_states, ready, run_name
+from palio.train.reporting import OwnRun, ready, run_name
 from palio.train.rl.audit import Audit
 from palio.train.rl.policy import Policy, ServedPolicy
 from palio.train.rl.rollouts import Roller, Rollout, checked, rollout_seed
 from palio.train.rows import trained_on
 from palio.train.settings import TrlSettings, shipped
 from palio.train.stage import (
+    STATES,
     Context,
     Report,
     StageResult,
@@ -37,9 +38,6 @@ from palio.train.stage import (
     read_metrics,
     trim_metrics,
 )
-
-STATES = "states"
-"""Subfolder of a stage with TRL's own checkpoints, which a killed run goes on from."""
 
 
 def trl_fields(
@@ -198,10 +196,7 @@ def last_state(out: Path) -> str | None:
 def finished(
     policy: Policy, context: Context, out: Path, counts: dict[str, int], rows: str
 ) -> StageResult:
-    """Save the trained policy, with the digest of the rows that it was trained on.
-
-    The trainer's states go then, for they hold optimisers.
-    """
+    """Save the trained policy, with the digest of the rows that it was trained on."""
     folder = out / CHECKPOINT
     policy.save(
         folder,
@@ -210,7 +205,6 @@ def finished(
         counts=counts,
         seed=context.seed,
     )
-    drop_states(out / STATES)
     return StageResult(checkpoint=folder, counts=counts, measures=last_measures(out))
 
 

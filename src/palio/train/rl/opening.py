@@ -12,10 +12,9 @@ from transformers import AutoModelForCausalLM
 
 from palio.records import ConfigError, InputError
 from palio.train.backend import Codec
-from palio.train.backends.job import adapter
+from palio.train.backends.job import adapter, save_adapter, save_whole
 from palio.train.backends.weights import load_model, training_device
 from palio.train.checkpoint import seal
-from palio.train.disk import saving
 from palio.train.recipe import PretrainedModel
 from palio.train.rl.policy import OwnPolicy, Policy, TransformersPolicy
 from palio.train.stage import Context
@@ -54,7 +53,7 @@ def pretrained_policy(
     On the device where the trainer will have it: rollouts may come before there is a trainer.
     """
     model: Any = load_model(shape, checkpoint, seed).to(training_device())
-    tokenizer: Any = codec.tokenizer  # type: ignore[attr-defined]  # a PretrainedCodec
+    own: Any = codec  # a PretrainedCodec
     if shape.lora is not None:
         import peft
 
@@ -65,13 +64,12 @@ def pretrained_policy(
     def write(folder: Path, **manifest: Any) -> None:
         scratch = folder.with_name(f".{folder.name}.new")
         shutil.rmtree(scratch, ignore_errors=True)
-        whole: Any = policy.copy()
-        with saving("the weights", folder, half=scratch):
-            whole.save_pretrained(scratch)
-            tokenizer.save_pretrained(scratch)
+        if shape.lora is not None:
+            save_adapter(model, scratch)
+        save_whole(policy.copy(), own, scratch)
         seal(scratch, folder, **manifest)
 
-    policy = TransformersPolicy(model, tokenizer, codec, write)
+    policy = TransformersPolicy(model, own.tokenizer, codec, write)
     return policy
 
 

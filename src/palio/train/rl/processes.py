@@ -23,8 +23,7 @@ from palio.train.backends.starter import end_with_starter
 from palio.train.backends.weights import load_tokenizer
 from palio.train.checkpoint import CHECKPOINT, seal
 from palio.train.recipe import PretrainedModel
-from palio.train.reporting import drop_states
-from palio.train.rl.hooks import STATES, last_measures, last_state
+from palio.train.rl.hooks import last_measures, last_state
 from palio.train.rl.material import GROUND
 from palio.train.rl.opening import pretrained_policy
 from palio.train.rl.policy import Policy
@@ -159,7 +158,6 @@ def sealed(
         counts=counts,
         seed=context.seed,
     )
-    drop_states(out / STATES)
     shutil.rmtree(out / GROUND, ignore_errors=True)
     (out / ROWS).unlink(missing_ok=True)
     return StageResult(checkpoint=out / CHECKPOINT, counts=counts, measures=last_measures(out))
