@@ -71,6 +71,16 @@ def test_a_null_result_is_a_result():
     assert verdict(effect, 0.03) == "no effect as large as 3 points"
 
 
+def test_seeds_without_any_spread_are_no_certainty():
+    alike = [
+        run(arm, seed, first(12 if arm == "a" else 10, 200)) for arm in "abc" for seed in (0, 1)
+    ]
+    effects = analyse(PLAN, alike).effects
+    assert {verdict(effect, 0.03) for effect in effects if effect.mean} == {
+        "all seeds alike: no interval"
+    }
+
+
 def test_points_carry_their_sign():
     assert points(0.034) == "+3.4"
     assert points(-0.034) == "\N{MINUS SIGN}3.4"

@@ -13,6 +13,7 @@ from palio.agents.registry import find_agent
 from palio.agents.scripted import ScriptedUpstream
 from palio.cli.eval import app as evaluating
 from palio.cli.experiment import app
+from palio.cli.race import app as racing
 from palio.evaluate.experiment.config import LabConfig
 from palio.evaluate.experiment.evidence import LabRuns, write_evidence
 from palio.evaluate.experiment.sealed import LOG, Entry, open_sealed, openings, read_log
@@ -149,7 +150,7 @@ def test_a_changed_log_is_refused(lab: Path, change: str) -> None:
 
 def test_the_page_of_evidence_lists_the_openings(lab: Path, tmp_path: Path) -> None:
     write_evidence([], [LabRuns(CONFIG, [])], tmp_path, "")
-    assert "Never opened." in (tmp_path / "evidence.md").read_text()
+    assert "No opening is logged" in (tmp_path / "evidence.md").read_text()
     opened(lab)
     entries = read_log(lab)
     write_evidence([], [LabRuns(CONFIG, [], entries)], tmp_path, "")
@@ -237,6 +238,9 @@ def test_evaluations_do_not_open_the_pool_beside_the_log(lab: Path, tmp_path: Pa
         for command in (["floors"], ["run", "--model", "scripted-hasty", "--out", str(tmp_path)]):
             with pytest.raises(ConfigError, match="of these problems are sealed"):
                 CliRunner().invoke(evaluating, [*command, *given, *words], catch_exceptions=False)
+    racers = ["--agents", "careful", "--out", str(tmp_path / "race"), *given]
+    with pytest.raises(ConfigError, match="of these problems are sealed"):
+        CliRunner().invoke(racing, racers, catch_exceptions=False)
     assert not list(tmp_path.iterdir())
     done = CliRunner().invoke(
         evaluating, ["floors", *given, "--corpus", str(world), "--limit", "3"]

@@ -108,23 +108,23 @@ def problems_of(suite: Path, limit: int, corpus: Path | None, pool: str) -> tupl
                 "name the suite that it was built with",
             )
         problems = held
-    _check_unsealed(problems, suite.parent, *([corpus] if corpus else []))
+    check_unsealed(problems, suite.parent, *([corpus] if corpus else []))
     return first_of_each_kind(problems, limit)
 
 
-def _check_unsealed(problems: tuple[Problem, ...], *folders: Path) -> None:
+def check_unsealed(problems: tuple[Problem, ...], *folders: Path) -> None:
     """Refuse sealed problems: what opens their pool logs it, and this does not.
 
     Args:
-        problems: to be evaluated.
+        problems: to be evaluated or raced on.
         folders: where their pools may be told; a lab's stand beside its suite.
 
     Raises:
         ConfigError: one of them is sealed.
     """
     from palio.corpus.build import POOL_FILE, read_pools
-    from palio.evaluate.experiment.config import SEALED
     from palio.records import ConfigError
+    from palio.suites.pools import SEALED
 
     for folder in folders:
         if not (folder / POOL_FILE).is_file():
@@ -135,8 +135,8 @@ def _check_unsealed(problems: tuple[Problem, ...], *folders: Path) -> None:
             raise ConfigError(
                 f"{len(hidden)} of these problems are sealed, {hidden[0].problem_id!r} first",
                 where=str(folder / POOL_FILE),
-                remedy=f"--corpus {folder} --pool heldout leaves them out; `palio experiment "
-                "sealed` opens their pool, and logs it",
+                remedy="`palio experiment sealed` opens their pool, and logs it; to evaluate "
+                f"without them: --corpus {folder} --pool heldout",
             )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from palio.cli.agent import DRIVER_HELP
+from palio.cli.eval_inputs import check_unsealed
 from palio.cli.judge_choice import JUDGE, REPLIES, pinned, reasoning_judge, threads_of
 from palio.cli.world import WORLD, warn_of
 
@@ -164,10 +165,12 @@ def _inputs(suite: Path, catalogues: list[Path], world: str) -> tuple[Suite, dic
     from palio.world.catalogue import read_catalogues
     from palio.world.world import world_of_catalogue
 
+    problems = read_suite(suite)
+    check_unsealed(problems.problems, suite.parent)
     found, rejects = read_catalogues(catalogues)
     warn_of(rejects)
     worlds = {name: world_of_catalogue(held, world) for name, held in found.items()}
-    return read_suite(suite), worlds
+    return problems, worlds
 
 
 def _jobs(

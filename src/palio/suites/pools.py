@@ -24,6 +24,8 @@ from palio.suites.keys import RULES, family_keys, keys_of, product_keys
 from palio.suites.wordings import check_banks, check_kept, open_shares
 
 DEFAULT_FRACTIONS = {"train": 0.8, "development": 0.1, "heldout": 0.1}
+SEALED = "sealed"
+"""The pool that is opened for a final claim only, and every opening is logged."""
 DEFAULT_SALT = "palio"
 POOL_RULE = "palio-pools-1"
 """Raised whenever equal units, fractions and salt would give other pools."""

@@ -184,8 +184,9 @@ def t_interval(
 ) -> tuple[float | None, float | None, float | None, float | None]:
     """(mean, low, high, p of a mean of 0) by Student's t; only the mean where n < 2.
 
-    Values without any spread give an interval of no width, and p 0, or 1 where they are all 0:
-    that is what the t statistic says, and a reader sees the seeds beside it.
+    Values that are all 0 are those of one run under two names, or of arms that differ in nothing:
+    an interval of no width, and p 1. Others without any spread, as two seeds have by chance once in
+    a while, tell nothing of what a third would do: only the mean.
     """
     if not values:
         return None, None, None, None
@@ -194,7 +195,7 @@ def t_interval(
         return mean, None, None, None
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
     if error == 0:
-        return mean, mean, mean, float(mean == 0)
+        return (mean, mean, mean, 1.0) if mean == 0 else (mean, None, None, None)
     half = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1)) * error
     p_value = 2 * float(stats.t.sf(abs(mean) / error, len(values) - 1))
     return mean, mean - half, mean + half, p_value

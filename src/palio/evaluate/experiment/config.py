@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from palio.records import ConfigError, Record, digest
+from palio.suites.pools import SEALED
 from palio.train.recipe import Recipe, load_recipe
 
 LAB_RECIPE = "lab"
@@ -108,10 +109,6 @@ class LabConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=
                 remedy="leave `reserve` out of its recipe",
             )
         return msgspec.structs.replace(recipe, seed=recipe.seed + seed)
-
-
-SEALED = "sealed"
-"""The pool that is opened for a final claim only, and every opening is logged."""
 
 
 def read_lab(path: Path | None, suite_seed: int | None = None) -> LabConfig:

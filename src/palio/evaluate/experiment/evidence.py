@@ -140,6 +140,9 @@ def _opening(opening: Opening) -> dict[str, str]:
     if rate:
         share, low, high = (100 * each for each in (rate.successes / rate.n, rate.low, rate.high))
         found = f"{share:.1f} ({low:.1f} to {high:.1f}), n = {rate.n:,}"
+        found += f", {ended.unscored:,} unscored" if ended and ended.unscored else ""
+    elif ended:
+        found = f"nothing scored, {ended.unscored:,} unscored"
     return {
         "number": str(began.opening),
         "at": began.at,
@@ -231,8 +234,11 @@ def points(value: float) -> str:
 
 def verdict(effect: Effect, smallest: float) -> str:
     """What may be said: significant at 5 % after Holm, excluded at the smallest effect, or open."""
-    if effect.mean is None or effect.low is None or effect.high is None or effect.p_holm is None:
-        return "one seed: no interval" if effect.mean is not None else "not run"
+    if effect.mean is None:
+        return "not run"
+    if effect.low is None or effect.high is None or effect.p_holm is None:
+        seeds = "one seed" if len(effect.seeds) == 1 else "all seeds alike"
+        return f"{seeds}: no interval"
     if effect.p_holm < 0.05:
         return "higher" if effect.mean > 0 else "lower"
     if -smallest < effect.low and effect.high < smallest:

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from palio.agents.spec import policy_agent
 from palio.broker.limits import Limits
 from palio.evaluate.experiment.config import LabConfig
@@ -28,6 +30,7 @@ from palio.train.engine import Engine
 from palio.train.ground import Worlds
 from palio.world.world import World
 
+LIMITS = Limits(seconds=300.0)
 ATTEMPTS = 2
 """At a rollout that infrastructure breaks, before an arm is given up until the next command."""
 
@@ -93,46 +96,52 @@ def examine(
         UpstreamError: infrastructure kept some rollouts from being scored.
         ResumeError: the folder holds rollouts of other weights.
     """
-    plan, arm, seed = task.plan, task.arm, task.seed
-    limits = Limits(seconds=300.0)
-    spec = policy_agent(f"{plan.name}-{arm.name}", arm.name)
-
-    def shown(progress: Progress) -> None:
-        note(f"exam {progress.done} of {progress.total}")
-
-    def run(problems: Sequence[Problem], settings: EvalSettings, folder: Path) -> EvalResult:
-        with Engine(checkpoint, slots=THREADS, device=exam.device) as engine:
-            answer = partial(
-                evaluate_policy,
-                Policy(arm.name, spec, engine, checkpoint_pin(checkpoint)),
-                problems,
-                exam.worlds,
-                default_encoder(),
-                out=folder,
-                settings=settings,
-                clusters=exam.clusters,
-                progress=shown,
-            )
-            return whole(answer, folder)
-
-    greedy = run(
-        exam.problems, EvalSettings(threads=THREADS, seed=seed, limits=limits), out / "greedy"
-    )
+    plan = task.plan
+    answer = partial(_answered, exam, task, checkpoint, note=note)
+    usual = EvalSettings(threads=THREADS, seed=task.seed, limits=LIMITS)
+    greedy = answer(exam.problems, usual, out / "greedy")
     marks = _greedy_marks(greedy, exam.problems)
     marks["groups"] = _groups(greedy, exam, task, firehose)
     if plan.samples:
         chosen = evenly(exam.problems, plan.sampled, f"sampled-{exam.seed}")
-        settings = EvalSettings(
-            samples=plan.samples,
-            temperature=exam.temperature,
-            seed=seed,
-            threads=THREADS,
-            limits=limits,
+        settings = msgspec.structs.replace(
+            usual, samples=plan.samples, temperature=exam.temperature
         )
-        found = run(chosen, settings, out / "sampled").overall.pass_at["oro"]
+        found = answer(chosen, settings, out / "sampled").overall.pass_at["oro"]
         marks["pass_at"] = {k: each.value for k, each in found.items() if each.value is not None}
         marks["sampled"] = len(chosen)
     return marks
+
+
+def _answered(
+    exam: Exam,
+    task: Task,
+    checkpoint: Path,
+    problems: Sequence[Problem],
+    settings: EvalSettings,
+    folder: Path,
+    *,
+    note: Callable[[str], None],
+) -> EvalResult:
+    """The student's rollouts on some problems, every one of them scored."""
+    spec = policy_agent(f"{task.plan.name}-{task.arm.name}", task.arm.name)
+
+    def shown(progress: Progress) -> None:
+        note(f"exam {progress.done} of {progress.total}")
+
+    with Engine(checkpoint, slots=THREADS, device=exam.device) as engine:
+        answer = partial(
+            evaluate_policy,
+            Policy(task.arm.name, spec, engine, checkpoint_pin(checkpoint)),
+            problems,
+            exam.worlds,
+            default_encoder(),
+            out=folder,
+            settings=settings,
+            clusters=exam.clusters,
+            progress=shown,
+        )
+        return whole(answer, folder)
 
 
 def whole(answer: Callable[[], EvalResult], where: Path) -> EvalResult:

@@ -21,7 +21,7 @@ import msgspec
 
 from palio.agents.spec import policy_agent
 from palio.broker.limits import Limits
-from palio.evaluate.experiment.config import SEALED, LabConfig
+from palio.evaluate.experiment.config import LabConfig
 from palio.evaluate.experiment.exam import Exam
 from palio.evaluate.experiment.lab import Lab
 from palio.evaluate.experiment.runs import read_runs
@@ -41,6 +41,7 @@ from palio.records import (
     to_json,
 )
 from palio.rollout.journal import lock_folder
+from palio.suites.pools import SEALED
 from palio.train.checkpoint import WEIGHTS, checkpoint_folder
 from palio.train.serving import open_checkpoint
 from palio.world.artefacts import file_digest
