@@ -273,6 +273,20 @@ def test_a_killed_run_goes_on(checkpoint: Path, rows: list[Labelled], tmp_path: 
     assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
 
 
+def test_a_run_killed_after_its_last_state_makes_no_further_update(
+    checkpoint: Path, rows: list[Labelled], tmp_path: Path
+) -> None:
+    """In the midst of an epoch transformers would: the policy is not saved yet, its state is."""
+    trl = msgspec.structs.replace(settings().trl, max_steps=2)
+    ends = []
+    for _ in range(2):
+        policy = OwnPolicy(checkpoint)
+        train_kto(policy, rows, settings(trl=trl), tmp_path, seed=3, report=quiet)
+        ends.append(policy.model.state_dict())
+        assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
+    assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
+
+
 @pytest.mark.parametrize(
     ("every", "told"), [(1, "loss is not a number at step 3"), (9, "not numbers at step 4")]
 )
