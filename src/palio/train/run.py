@@ -12,7 +12,6 @@ The folder of a run::
 
 from __future__ import annotations
 
-import gc
 import shutil
 import time
 from collections.abc import Callable
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import torch
 
 from palio import __version__
 from palio.records import (
@@ -42,6 +40,7 @@ from palio.train.disk import saving
 from palio.train.ground import Ground
 from palio.train.inputs import Reserve, model_digests, open_corpus, taught
 from palio.train.loop import Point
+from palio.train.memory import give_back
 from palio.train.recipe import Recipe, StageEntry, plain_stage
 from palio.train.reporting import drop_spent
 from palio.train.stage import (
@@ -252,7 +251,7 @@ class _Chain:
         with saving(f"what stage {stage.name!r} writes", folder):
             made = kind.run(stage.settings, context, previous, folder, report)
             done = self._finish(stage, folder, made, inputs)
-        _give_back_memory()
+        give_back()
         return done
 
     def _hold(self, number: int, folder: Path, held: dict[str, Any]) -> None:
@@ -348,13 +347,6 @@ def _not_held(folder: Path) -> set[str]:
     begun = read_manifest(folder / RUN)
     noted = LATER if begun is None else begun.config["inputs"].keys()
     return {"recipe", *(LATER - set(noted))}
-
-
-def _give_back_memory() -> None:
-    """A trainer and its model hold each other; without this the next stage stands beside them."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def _done(stage: StageEntry, folder: Path, manifest: Provenance, *, skipped: bool) -> StageDone:

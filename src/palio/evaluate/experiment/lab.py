@@ -38,6 +38,7 @@ from palio.records import PalioError, digest
 from palio.rollout.cluster import ExecutorName
 from palio.train.ground import Ground as TrainingGround
 from palio.train.ground import Worlds
+from palio.train.memory import give_back
 
 Note = Callable[[str], None]
 """Told in a few words what is going on."""
@@ -215,6 +216,7 @@ class Lab:
             firehose=self.firehose,
             note=note,
         )
+        give_back()
         run = ArmRun(
             plan=task.plan.name,
             plan_digest=task.plan.digest(),

@@ -20,6 +20,7 @@ from palio.evaluate.experiment.task import Task
 from palio.records import ConfigError, InputError, Record, digest, from_json, to_json
 from palio.train.backend import backend_of
 from palio.train.ground import Ground
+from palio.train.memory import give_back
 from palio.train.recipe import Recipe, StageEntry, read_recipe
 from palio.train.reporting import drop_spent
 from palio.train.settings import SftSettings
@@ -175,6 +176,7 @@ class Student:
             raise ConfigError(f"stage {entry.name!r} needs training problems")
         context = self._context(entry, rows)
         made = kind.run(entry.settings, context, previous, folder, self._report(entry.name))
+        give_back()
         mark = _Mark(
             checkpoint=str(made.checkpoint.relative_to(folder)),
             counts=made.counts,

@@ -38,6 +38,7 @@ from palio.evaluate.summary import Summary, make_summary, write_summary
 from palio.records import digest
 from palio.train.checkpoint import CHECKPOINT
 from palio.train.engine import Engine
+from palio.train.memory import give_back
 
 SUMMARY, REPORT = "summary.json", "report.html"
 REWORDED = "reworded"
@@ -135,7 +136,9 @@ class _Job:
         checkpoint = self.out / "train" / milestone.stage / CHECKPOINT
         with Engine(checkpoint) as engine:
             policy = checkpoint_policy(milestone.label, milestone.key, checkpoint, engine)
-            return measure_policy(policy, self.config, exam, folder, self.advance)
+            found = measure_policy(policy, self.config, exam, folder, self.advance)
+        give_back()
+        return found
 
     def _reworded(self, folder: Path) -> dict[str, Any]:
         """The last checkpoint and the floors on requests in words that nothing trained on."""
