@@ -167,7 +167,9 @@ sys.meta_path.insert(0, Missing())
 """
 
 
-@pytest.mark.parametrize("line", ["train list", "serve bundled", "experiment run --plan leak"])
+@pytest.mark.parametrize(
+    "line", ["train demo --dry-run", "serve bundled", "experiment run --plan leak"]
+)
 def test_what_needs_an_extra_says_which_on_a_machine_without_it(line: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_TORCH)
     done = palio(*line.split(), cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import weakref
 
 import pytest
 
@@ -44,6 +45,14 @@ def test_what_threads_have_freed_goes_back_to_the_system() -> None:
     assert after - before < (hoarded - before) / 2
 
 
-def test_another_c_library_without_the_call_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cycles_are_collected_where_the_c_library_has_no_such_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Loop:
+        def __init__(self) -> None:
+            self.me = self
+
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
+    gone = weakref.ref(Loop())
     memory.give_back()
+    assert gone() is None
