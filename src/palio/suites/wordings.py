@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from palio.records import ConfigError, IntegrityError, Problem, Record
 
-MEASURING = ("heldout", "never-touch")
-"""The pools of which nothing trains and on which nothing is chosen."""
+MEASURING = ("heldout", "never-touch", "sealed")
+"""The pools of which nothing trains and on which nothing is chosen; a lab has the last of them."""
 
 
 class HeldoutWordings(Record, frozen=True, omit_defaults=False):
@@ -40,7 +40,7 @@ def check_banks(banks: Sequence[str], fractions: Mapping[str, float]) -> None:
     if banks and not any(fractions.get(pool, 0.0) > 0 for pool in MEASURING):
         raise ConfigError(
             f"heldout_banks {', '.join(banks)} have no pool to go to",
-            remedy=f"give a share to {' or '.join(MEASURING)}",
+            remedy=f"give a share to {' or '.join(MEASURING[:2])}",
         )
 
 

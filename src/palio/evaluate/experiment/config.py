@@ -25,6 +25,9 @@ class LabConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=
         problems: of each catalogue, evenly over product, shop and voucher.
         race_problems: of one more catalogue, on which the trained agent can race.
         train_share, development_share, heldout_share: of the split units; the rest is sealed.
+        heldout_banks: paraphrase banks that no arm is trained on, nor any vocabulary made from:
+            split units with a problem in one of them are measured on or sealed. Unset is none, and
+            then the digest is that of a lab without the setting.
         agents: the population of the firehose on training problems.
         witnesses: agents on held-out problems, whose rows only the exposure arm may see.
         recipe: "lab", a bundled recipe's name or a path; its sft stage is given its tokens.
@@ -45,6 +48,7 @@ class LabConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=
     train_share: float = 0.6
     development_share: float = 0.05
     heldout_share: float = 0.25
+    heldout_banks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     agents: tuple[str, ...] = ("careful", "terse", "sloppy", "hasty", "narrator", "classifier")
     witnesses: tuple[str, ...] = ("careful", "terse")
     recipe: str = LAB_RECIPE
@@ -54,6 +58,15 @@ class LabConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=
     temperature: float = 1.0
     device: str = "cpu"
     workers: int = 2
+
+    def __post_init__(self) -> None:
+        named = tuple(sorted(set(self.heldout_banks or ())))
+        msgspec.structs.force_setattr(self, "heldout_banks", named or msgspec.UNSET)
+
+    @property
+    def heldout_wordings(self) -> tuple[str, ...]:
+        """`heldout_banks` as names, () where it is unset."""
+        return self.heldout_banks or ()
 
     @property
     def seed(self) -> int:

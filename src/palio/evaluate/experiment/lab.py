@@ -78,7 +78,9 @@ class Lab:
         stages.run(
             "world",
             inputs,
-            lambda folder: make_worlds(config, folder, lambda done: advance(done, "worlds")),
+            lambda folder: make_worlds(
+                config, folder, lambda done: advance(done, "worlds"), config.heldout_wordings
+            ),
             total=config.catalogues + 1,
         )
         agents = {TRAIN: config.agents, HELDOUT: config.witnesses}

@@ -22,6 +22,7 @@ from palio.suites import (
     read_suite,
     write_suite,
 )
+from palio.suites.wordings import check_known
 from palio.world.artefacts import write_lines
 from palio.world.catalogue import Catalogue, read_catalogue, write_catalogue
 from palio.world.synthesis.config import SynthesisConfig, compact_config
@@ -135,9 +136,22 @@ def synthesis_configs(config: GroundConfig) -> list[SynthesisConfig]:
 
 
 def make_worlds(
-    config: GroundConfig, folder: Path, advance: Callable[[int], None]
+    config: GroundConfig,
+    folder: Path,
+    advance: Callable[[int], None],
+    heldout_banks: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Synthesise every catalogue, split all problems into pools, and write both."""
+    """Synthesise every catalogue, split all problems into pools, and write both.
+
+    Args:
+        config: of worlds and pools.
+        folder: where both are written.
+        advance: called with the number of worlds that are made.
+        heldout_banks: paraphrase banks whose problems never train; see `assign_pools`.
+
+    Raises:
+        ConfigError: no problem is in the words of such a bank.
+    """
     wanted = synthesis_configs(config)
     made: list[tuple[tuple[Problem, ...], dict[str, dict[str, float]]]] = []
     context = get_context("spawn")
@@ -150,8 +164,15 @@ def make_worlds(
             made.append(result)
             advance(len(made))
     problems = [problem for each, _ in made for problem in each]
+    check_known(heldout_banks, problems)
     clustering = leak_clusters(problems)
-    pools = assign_pools(problems, clustering, config.fractions, salt=f"main-{config.seed}")
+    pools = assign_pools(
+        problems,
+        clustering,
+        config.fractions,
+        salt=f"main-{config.seed}",
+        heldout_banks=heldout_banks,
+    )
     by_pool: dict[str, list[Problem]] = {name: [] for name in config.fractions}
     for problem in problems:
         by_pool[pools[problem.problem_id]].append(problem)
