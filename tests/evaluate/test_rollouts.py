@@ -137,6 +137,15 @@ def test_a_torn_last_line_is_cut_off_and_run_again(tmp_path: Path) -> None:
     assert len(list(read_rollouts(tmp_path))) == 20
 
 
+def test_a_last_line_without_its_end_counts_and_is_not_run_again(tmp_path: Path) -> None:
+    evaluate(tmp_path)
+    data = (tmp_path / ROWS).read_bytes()
+    (tmp_path / ROWS).write_bytes(data[:-1])
+    assert len(read_scores(tmp_path)) == len(list(read_rollouts(tmp_path))) == 20
+    evaluate(tmp_path)
+    assert (tmp_path / ROWS).read_bytes() == data
+
+
 def test_a_broken_whole_line_is_an_error_that_names_it(tmp_path: Path) -> None:
     evaluate(tmp_path)
     lines = (tmp_path / ROWS).read_bytes().splitlines(keepends=True)

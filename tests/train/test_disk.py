@@ -240,3 +240,10 @@ def test_measurements_are_never_half_of_what_they_were(
     trim_metrics(tmp_path, 1)
     assert read_metrics(tmp_path) == [{"step": 0}, {"step": 1}]
     assert (tmp_path / METRICS).read_bytes().endswith(b"\n")
+
+
+def test_a_first_measurement_that_was_torn_spoils_no_later_one(tmp_path: Path) -> None:
+    (tmp_path / METRICS).write_bytes(b'{"st')
+    trim_metrics(tmp_path, 0)
+    append_metrics(tmp_path, {"step": 1})
+    assert read_metrics(tmp_path) == [{"step": 1}]

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from trl.trainer.utils import RepeatSampler
 
-from palio.train.preference.labels import Labelled
+from palio.records import InputError
+from palio.train.preference.labels import LABELLED, Labelled, read_labels
 from palio.train.preference.trainer import dataset_digest, kto_dataset
 from palio.train.rl.order import EpochSampler
 from palio.train.rl.rollouts import Rollout
 from palio.train.rl.sampler import Sampler
-from palio.train.seen import SEEN, Witness, rolled_digest
+from palio.train.rollouts import FILE, read_rollouts
+from palio.train.seen import SEEN, Witness, read_seen, rolled_digest
+from palio.train.stage import METRICS, read_metrics
 from tests.train_rl.conftest import ToldSampler
 
 ROLLOUT = Rollout(
@@ -83,6 +87,23 @@ def test_a_run_goes_on_after_a_line_that_was_torn(tmp_path: Path) -> None:
     for seed in (1, 2):
         witness.roll(Given.keys, [seed], ToldSampler([]))
     assert rolled_digest(only) == whole
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        (METRICS, read_metrics),
+        (FILE, read_rollouts),
+        (SEEN, read_seen),
+        (LABELLED, lambda folder: read_labels(folder / LABELLED)),
+    ],
+)
+def test_a_torn_line_in_the_middle_names_file_and_row(
+    tmp_path: Path, name: str, read: Callable[[Path], Any]
+) -> None:
+    (tmp_path / name).write_bytes(b'{"ste\n{"step":1}\n')
+    with pytest.raises(InputError, match=f"{tmp_path / name}:1: not a valid"):
+        read(tmp_path)
 
 
 def test_a_disk_that_takes_a_part_of_the_lines_says_so(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from palio.records import (
     to_json,
 )
 from palio.rollout.journal import lock_folder
+from palio.world.appended import WholeLine, mend_end, whole_lines, whole_records
 
 ROWS = "rollouts.jsonl"
 IDENTITY = "evaluation.json"
@@ -126,12 +127,8 @@ class RolloutLog:
             self.scores[row.score.problem_id, row.sample] = row.score
 
     def _recover(self) -> None:
-        if not self.path.exists():
-            return
-        self.scores, whole = _scan(self.path)
-        if whole < self.path.stat().st_size:
-            with self.path.open("r+b") as file:
-                file.truncate(whole)
+        self.scores = _scan(self.path)
+        mend_end(self.path)
 
 
 def read_scores(folder: Path) -> dict[tuple[str, int], RolloutScore]:
@@ -142,30 +139,20 @@ def read_scores(folder: Path) -> dict[tuple[str, int], RolloutScore]:
     """
     if not (folder / IDENTITY).is_file():
         raise _no_evaluation(folder)
-    path = folder / ROWS
-    return _scan(path)[0] if path.exists() else {}
+    return _scan(folder / ROWS)
 
 
-def _scan(path: Path) -> tuple[dict[tuple[str, int], RolloutScore], int]:
-    """The scores of the complete lines, and how many bytes these have."""
-    scores: dict[tuple[str, int], RolloutScore] = {}
-    whole = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                break
-            row = _scored_row(line, f"{path}:{number}")
-            scores[row.score.problem_id, row.sample] = row.score
-            whole += len(line)
-    return scores, whole
+def _scan(path: Path) -> dict[tuple[str, int], RolloutScore]:
+    rows = map(_scored_row, whole_lines(path))
+    return {(row.score.problem_id, row.sample): row.score for row in rows}
 
 
-def _scored_row(line: bytes, where: str) -> ScoredRow:
+def _scored_row(line: WholeLine) -> ScoredRow:
     try:
-        return from_json(line, ScoredRow, where=where)
+        return from_json(line.data, ScoredRow, where=line.where)
     except InputError as error:
         remedy = "take that line out: the rollout that it was is run again"
-        raise InputError(error.what, where=where, remedy=remedy) from error
+        raise InputError(error.what, where=line.where, remedy=remedy) from error
 
 
 class ScoredRow(Record, frozen=True):
@@ -184,10 +171,7 @@ def read_rollouts(folder: Path) -> Iterator[RolloutRow]:
     path = folder / ROWS
     if not path.is_file():
         raise _no_evaluation(folder)
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n"):  # else it is being written, or was torn by a kill
-                yield from_json(line, RolloutRow, where=f"{path}:{number}")
+    yield from whole_records(path, RolloutRow)
 
 
 def read_identity(folder: Path) -> dict[str, Any]:

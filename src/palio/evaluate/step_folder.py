@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from palio.evaluate.pin import MODEL, ModelPin, check_pin, pin_of
 from palio.evaluate.steps import StepAnswer
-from palio.records import InputError, from_json, to_json
+from palio.records import InputError, to_json
 from palio.rollout.config import FILE, hold_config
 from palio.rollout.journal import lock_folder
+from palio.world.appended import mend_end, whole_records
 from palio.world.artefacts import read_manifest
 
 ANSWERS = "steps.jsonl"
@@ -43,11 +44,7 @@ def held_steps(folder: Path, config: Mapping[str, Any]) -> Iterator[list[StepAns
             elif then != config:
                 (folder / FILE).unlink()
         hold_config(folder, "eval-steps", config)
-        path = folder / ANSWERS
-        if path.exists():
-            whole = path.read_bytes().rfind(b"\n") + 1
-            with path.open("r+b") as file:
-                file.truncate(whole)
+        mend_end(folder / ANSWERS)
         yield answers
 
 
@@ -94,15 +91,7 @@ def read_answers(folder: Path) -> list[StepAnswer]:
     Raises:
         InputError: a whole line is no answer.
     """
-    path = folder / ANSWERS
-    if not path.exists():
-        return []
-    with path.open("rb") as file:
-        return [
-            from_json(line, StepAnswer, where=f"{path}:{number}")
-            for number, line in enumerate(file, start=1)
-            if line.endswith(b"\n")
-        ]
+    return list(whole_records(folder / ANSWERS, StepAnswer))
 
 
 def append_answer(folder: Path, answer: StepAnswer) -> None:

@@ -11,6 +11,7 @@ from typing import IO, Self
 import msgspec
 
 from palio.records import ConfigError, Ending, IntegrityError, Trajectory, to_json
+from palio.world.appended import mend_end, whole_lines
 
 FILE = "trajectories.jsonl"
 
@@ -73,43 +74,26 @@ class Journal:
         self.close()
 
     def _recover(self) -> None:
-        if not self.path.exists():
-            return
-        whole, line, entry = 0, b"", None
-        with self.path.open("rb") as stream:
-            for number, line in enumerate(stream, start=1):
-                entry = _entry(line)
-                if not line.endswith(b"\n"):
-                    break
-                if entry is None:
-                    raise IntegrityError(
-                        "this line is no trajectory",
-                        where=f"{self.path}:{number}",
-                        remedy="move the line out of the file, then resume: the run is made again",
-                    )
-                whole += len(line)
-                self.endings[entry.trajectory_id] = entry.ending
-        if line and not line.endswith(b"\n"):
-            self._mend(whole, line, entry)
-
-    def _mend(self, whole: int, line: bytes, entry: Entry | None) -> None:
-        """The last line has no end: complete it if it is whole, else set it aside."""
-        if entry is not None:
+        for line in whole_lines(self.path):
+            entry = _entry(line.data)
+            if entry is None:
+                raise IntegrityError(
+                    "this line is no trajectory",
+                    where=line.where,
+                    remedy="move the line out of the file, then resume: the run is made again",
+                )
             self.endings[entry.trajectory_id] = entry.ending
-            with self.path.open("ab") as stream:
-                stream.write(b"\n")
-                _sync(stream)
-            return
+        mend_end(self.path, aside=self._set_aside)
+
+    def _set_aside(self, torn: bytes) -> None:
         number = 1
         while (aside := self.path.with_name(f"torn-{number}.part")).exists():
             number += 1
         with aside.open("xb") as stream:
-            stream.write(line)
-            _sync(stream)
-        with self.path.open("r+b") as stream:
-            stream.truncate(whole)
-            _sync(stream)
-        self.torn = (f"{len(line)} bytes of a half-written trajectory were moved to {aside.name}",)
+            stream.write(torn)
+            stream.flush()
+            os.fsync(stream.fileno())
+        self.torn = (f"{len(torn)} bytes of a half-written trajectory were moved to {aside.name}",)
 
 
 def _entry(line: bytes) -> Entry | None:
@@ -136,11 +120,6 @@ def lock_folder(folder: Path) -> IO[bytes]:
             remedy="wait for it, or choose another folder",
         ) from error
     return guard
-
-
-def _sync(stream: IO[bytes]) -> None:
-    stream.flush()
-    os.fsync(stream.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

@@ -9,8 +9,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import msgspec
-
 from palio.agents.spec import AgentSpec, policy_agent
 from palio.broker.first_request import FirstRequest
 from palio.broker.limits import Limits
@@ -24,15 +22,14 @@ from palio.records import (
     Trajectory,
     UpstreamError,
     digest,
-    from_json,
     to_json,
 )
 from palio.rollout.problem import run_problem
 from palio.sandbox.inline import InlineDriver
 from palio.train.ground import Ground
 from palio.train.settings import Sampling
-from palio.train.stage import cut_torn
 from palio.train.tokenizer import Encoded
+from palio.world.appended import mend_end, whole_records
 
 FILE = "rollouts.jsonl"
 SETTLED = "rollouts.settled"
@@ -183,9 +180,7 @@ def read_rollouts(folder: Path) -> list[Rollout]:
 
     One that could not be scored was run again when the stage went on: the last one counts.
     """
-    with (folder / FILE).open("rb") as file:
-        rollouts = [from_json(line, Rollout, where=FILE) for line in file]
-    last = {(each.problem_id, each.sample): each for each in rollouts}
+    last = {(each.problem_id, each.sample): each for each in whole_records(folder / FILE, Rollout)}
     return [last[key] for key in sorted(last)]
 
 
@@ -255,13 +250,10 @@ class _Log:
         self._file: BinaryIO | None = None
 
     def __enter__(self) -> _Log:
-        cut_torn(self._path)
-        self._file = self._path.open("a+b")
-        self._file.seek(0)
-        for line in self._file:
-            head = msgspec.json.decode(line, type=_Head)
-            if head.scored:
-                self.done.add((head.problem_id, head.sample))
+        heads = whole_records(self._path, _Head)
+        self.done = {(head.problem_id, head.sample) for head in heads if head.scored}
+        mend_end(self._path)
+        self._file = self._path.open("ab")
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palio.records import Message, Record, digest, from_json, to_json
-from palio.train.stage import cut_torn
+from palio.records import Message, Record, digest, to_json
+from palio.world.appended import mend_end, whole_records
 
 if TYPE_CHECKING:
     from palio.train.rl.rollouts import Roller, Rollout
@@ -77,7 +77,7 @@ class Witness:
     def __init__(self, roller: Roller, out: Path) -> None:
         self._roller = roller
         self._path = out / SEEN
-        cut_torn(self._path)
+        mend_end(self._path)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -119,11 +119,4 @@ def rolled_digest(folder: Path) -> str:
 def read_seen(folder: Path) -> list[Seen] | None:
     """The lines of a stage; None where it left none. A last line torn by a kill is left out."""
     path = folder / SEEN
-    if not path.is_file():
-        return None
-    lines = path.read_bytes().splitlines(keepends=True)
-    return [
-        from_json(line, Seen, where=f"{path}:{number}")
-        for number, line in enumerate(lines, start=1)
-        if line.endswith(b"\n")
-    ]
+    return list(whole_records(path, Seen)) if path.is_file() else None

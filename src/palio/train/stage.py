@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from palio.records import InputError, Record, to_json
+from palio.world.appended import mend_end, whole_records
 
 if TYPE_CHECKING:
     from palio.corpus.rows import CorpusRow
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 METRICS = "metrics.jsonl"
 STATE, TRAINER, STATES = "state.pt", "trainer", "states"
 """What a stage goes on from after SIGKILL: our loop's file, folders of TRL's trainers."""
-_BLOCK = 1 << 16
 
 
 class StageSettings(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -145,6 +142,8 @@ class Kind(Record, frozen=True):
         first: whether it can be the first stage, without a checkpoint before it.
         ground: whether it needs training problems.
         own: whether the student itself runs them; then it gets those that the recipe holds back.
+        reads: name -> digest of what a stage with these settings reads beside corpus, problems and
+            the recipe's model; a stage that goes on is held to them (`held`).
     """
 
     settings: type[StageSettings]
@@ -153,23 +152,7 @@ class Kind(Record, frozen=True):
     first: bool = False
     ground: bool = False
     own: bool = False
-
-
-def cut_torn(path: Path) -> None:
-    """Cut off a last line that a kill or a full disk left half-written, before more is appended."""
-    if not path.exists():
-        return
-    with path.open("r+b") as file:
-        size = at = file.seek(0, os.SEEK_END)
-        whole = 0
-        while at and not whole:
-            start = max(0, at - _BLOCK)
-            file.seek(start)
-            found = file.read(at - start).rfind(b"\n")
-            whole = start + found + 1 if found >= 0 else 0
-            at = start
-        if whole < size:
-            file.truncate(whole)
+    reads: Callable[[Any], dict[str, str]] = lambda _: {}
 
 
 def append_metrics(folder: Path, row: Mapping[str, Any] | Record) -> None:
@@ -180,19 +163,19 @@ def append_metrics(folder: Path, row: Mapping[str, Any] | Record) -> None:
 
 def trim_metrics(folder: Path, step: int) -> None:
     """Drop measurements beyond the state that a stage goes on from; the file is never half."""
+    mend_end(folder / METRICS)
     rows = read_metrics(folder)
     kept = [row for row in rows if row.get("step", 0) <= step]
-    if len(kept) < len(rows) or (rows and not (folder / METRICS).read_bytes().endswith(b"\n")):
+    if len(kept) < len(rows):
         scratch = folder / f".{METRICS}.new"
         scratch.write_bytes(b"".join(to_json(row) + b"\n" for row in kept))
         scratch.replace(folder / METRICS)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The measurements of a stage; a last line torn by a kill is left out."""
-    path = folder / METRICS
-    if not path.exists():
-        return []
-    lines = path.read_bytes().splitlines(keepends=True)
-    whole = (line for line in lines if line.endswith(b"\n"))
-    return [msgspec.json.decode(line, type=dict[str, Any]) for line in whole]
+    """The measurements of a stage; a last line torn by a kill is left out.
+
+    Raises:
+        InputError: another line is torn; names file and row.
+    """
+    return list(whole_records(folder / METRICS, dict[str, Any]))

@@ -44,6 +44,7 @@ from palio.rollout.journal import lock_folder
 from palio.suites.pools import SEALED
 from palio.train.checkpoint import WEIGHTS, checkpoint_folder
 from palio.train.serving import open_checkpoint
+from palio.world.appended import mend_end, whole_lines
 from palio.world.artefacts import file_digest
 
 LOG = "sealed.jsonl"
@@ -114,19 +115,14 @@ def read_log(folder: Path) -> list[Entry]:
         IntegrityError: a line was changed, removed or added.
         InputError: a line is none of this log.
     """
-    path = folder / LOG
-    if not path.is_file():
-        return []
     entries: list[Entry] = []
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-        if not line.endswith(b"\n"):
-            break
-        entry = from_json(line, Entry, where=f"{path}:{number}")
+    for line in whole_lines(folder / LOG):
+        entry = from_json(line.data, Entry, where=line.where)
         previous = entries[-1].own if entries else ""
         if entry.previous != previous or entry.own != _own(entry):
             raise IntegrityError(
                 "the log of the sealed pool was changed here",
-                where=f"{path}:{number}",
+                where=line.where,
                 remedy="nothing measured on this pool may be claimed; make a lab of another seed",
             )
         entries.append(entry)
@@ -293,10 +289,7 @@ class _Log:
         self._entries = entries
         self._last = entries[-1].own if entries else ""
         self._now = now
-        if self._path.exists():
-            whole = self._path.read_bytes().rfind(b"\n") + 1
-            with self._path.open("r+b") as file:
-                file.truncate(whole)  # without a line torn by a kill
+        mend_end(self._path)
 
     def begin(self, about: Entry) -> Entry:
         """The line of a new opening, or of the broken-off one that goes on, which is noted too."""

@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from palio.records import InputError, Record, from_json, to_json
+from palio.records import InputError, Record, to_json
 from palio.train.rl.rollouts import Roller, checked, rollout_seed
 from palio.train.rl.sampler import Sampler
 from palio.train.rollouts import DEAD, SETTLED
-from palio.train.stage import cut_torn
+from palio.world.appended import mend_end, whole_records
 
 LABELLED = "labelled.jsonl"
 BALANCE = 7 / 6
@@ -65,6 +65,7 @@ def sample_labels(
     """
     path = out / LABELLED
     held = {(row.key, row.number): row for row in read_labels(path)}
+    mend_end(path)
     jobs = [(key, number) for number in range(samples) for key in roller.keys]
     settled = (out / SETTLED).exists()
     done = {job for job, row in held.items() if settled or row.label is not None}
@@ -100,15 +101,12 @@ def write_labels(path: Path, rows: Sequence[Labelled]) -> None:
 
 
 def read_labels(path: Path) -> list[Labelled]:
-    """Rows of a `labelled.jsonl`; a last line torn by a kill is cut off the file."""
-    if not path.exists():
-        return []
-    cut_torn(path)
-    with path.open("rb") as file:
-        return [
-            from_json(line, Labelled, where=f"{path}:{number}")
-            for number, line in enumerate(file, start=1)
-        ]
+    """Rows of a `labelled.jsonl`, [] where there is none; a last line torn by a kill is left out.
+
+    Raises:
+        InputError: another line is torn; names file and row.
+    """
+    return list(whole_records(path, Labelled))
 
 
 def usable(rows: Sequence[Labelled], longest: int) -> list[Labelled]:
