@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,21 +71,34 @@ def open_corpus(corpus: Path, *, uncertified: bool = False) -> Corpus:
 def model_digests(model: PretrainedModel | None) -> dict[str, str]:
     """What a pretrained model begins with: "model", its own files, and "template", one by name.
 
+    Of a hub name that this machine's cache holds, "revision", its commit, in the place of "model".
+
     Raises:
-        ConfigError: there is no such template.
+        ConfigError: there is no such template, or the revision is none of a hub name.
         MissingDependencyError: the package of the weights is not installed.
     """
     if model is None:
         return {}
     from palio.train.backends.codec import template_text
-    from palio.train.backends.weights import files_digest
+    from palio.train.backends.weights import base_commit, files_digest
 
     template = template_text(model.template)
     found = {
         "model": files_digest(model),
+        "revision": base_commit(model),
         "template": bytes_digest(template.encode()) if template else "",
     }
     return {name: told for name, told in found.items() if told}
+
+
+def learned_digests(model: PretrainedModel | None, known: Mapping[str, str]) -> dict[str, str]:
+    """The "revision" of a hub name that was not in the cache before its weights were loaded."""
+    if model is None or known.keys() & {"model", "revision"}:
+        return {}
+    from palio.train.backends.weights import base_commit
+
+    commit = base_commit(model)
+    return {"revision": commit} if commit else {}
 
 
 def chosen(rows: Iterable[CorpusRow], most: int) -> list[CorpusRow]:

@@ -83,6 +83,8 @@ class PretrainedModel(Record, frozen=True, omit_defaults=False, forbid_unknown_f
 
     Attributes:
         path: folder or hub name; ``package:NAME`` for a folder inside an installed package.
+        revision: commit, branch or tag of a hub name; "" for what this machine's cache has of its
+            main branch, or else the hub.
         gguf: file in `path` that is dequantised; "" for safetensors.
         tokenizer: another folder or name for the tokenizer; "" for the model's own.
         dtype: of the weights, a name of torch.
@@ -97,6 +99,7 @@ class PretrainedModel(Record, frozen=True, omit_defaults=False, forbid_unknown_f
     """
 
     path: str
+    revision: str = ""
     gguf: str = ""
     tokenizer: str = ""
     dtype: str = "float32"
@@ -131,7 +134,7 @@ class DataConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields
             raise ConfigError("reserve must be in [0, 1)")
 
 
-LATER: dict[str, tuple[str, Any]] = {"data": ("reserve", 0.0)}
+LATER: dict[str, tuple[str, Any]] = {"data": ("reserve", 0.0), "pretrained": ("revision", "")}
 """Part of a recipe -> a setting that came when runs were published already, and its value before:
 left out at that value, so that the recipe of an earlier run keeps its digest."""
 
@@ -191,7 +194,7 @@ class Recipe(Record, frozen=True, omit_defaults=False):
         plain: dict[str, Any] = msgspec.to_builtins(self)
         del plain["name"]
         for part, (setting, unset) in LATER.items():
-            if plain[part][setting] == unset:
+            if plain[part] is not None and plain[part][setting] == unset:
                 del plain[part][setting]
         return {**plain, "stages": [plain_stage(stage) for stage in self.stages[:count]]}
 

@@ -31,14 +31,14 @@ from palio.records import (
     ResumeError,
     digest,
 )
-from palio.rollout.config import FILE as RUN
 from palio.rollout.config import hold_config
 from palio.rollout.journal import lock_folder
 from palio.train.backend import backend_of
 from palio.train.checkpoint import CHECKPOINT, MANIFEST, check_whole, checkpoint_folder
 from palio.train.disk import saving
 from palio.train.ground import Ground
-from palio.train.inputs import Reserve, model_digests, open_corpus, taught
+from palio.train.held import held_inputs
+from palio.train.inputs import Reserve, learned_digests, model_digests, open_corpus, taught
 from palio.train.loop import Point
 from palio.train.memory import give_back
 from palio.train.recipe import Recipe, StageEntry, plain_stage
@@ -54,8 +54,6 @@ from palio.train.stages import kind_named
 from palio.world.artefacts import file_digest, read_manifest, write_manifest
 
 CHAIN, DONE = "chain.json", "stage.json"
-LATER = {"model", "template"}
-"""Inputs that are held since runs were published: a stage that began without them is not."""
 
 
 class StageDone(Record, frozen=True):
@@ -226,15 +224,13 @@ class _Chain:
 
     def _stage(self, number: int, stage: StageEntry, previous: Path | None) -> StageDone:
         """One stage, or what is there of it."""
-        folder = self.out / stage.name
-        inputs = dict(self.inputs)
+        folder, kind = self.out / stage.name, self.kinds[number - 1]
+        read = kind.reads(stage.settings)
+        inputs = {**self.inputs, **read}
         inputs["recipe"] = digest(self.recipe.prefix(number))
         if previous is not None:
             inputs["checkpoint"] = file_digest(previous / MANIFEST)
-        read = {name: told for name, told in inputs.items() if name not in _not_held(folder)}
-        held = {**self.recipe.prefix(0), "stage": plain_stage(stage), "inputs": read}
-        del held["stages"]
-        self._hold(number, folder, held)
+        self._hold(number, stage, folder, inputs)
         found = self._finished(stage, folder)
         if found is not None:
             drop_spent(folder)
@@ -242,7 +238,6 @@ class _Chain:
             return found
         if previous is not None:
             check_whole(previous)
-        kind = self.kinds[number - 1]
         if kind.ground and self.ground is not None:
             inputs["worlds"] = self.ground.worlds_digest()
         context = self._context(number, stage, inputs)
@@ -250,21 +245,30 @@ class _Chain:
         report = lambda share, note: self._report(number, stage, share, note)  # noqa: E731
         with saving(f"what stage {stage.name!r} writes", folder):
             made = kind.run(stage.settings, context, previous, folder, report)
+            self.inputs |= learned_digests(self.recipe.pretrained, self.inputs)
+            inputs = {**self.inputs, **inputs, **(read or kind.reads(stage.settings))}
             done = self._finish(stage, folder, made, inputs)
         give_back()
         return done
 
-    def _hold(self, number: int, folder: Path, held: dict[str, Any]) -> None:
+    def _held(self, stage: StageEntry, folder: Path, inputs: dict[str, str]) -> dict[str, Any]:
+        """What decides a stage, and what it goes on from."""
+        read = held_inputs(folder, inputs, finished=(folder / DONE).exists())
+        held = {**self.recipe.prefix(0), "stage": plain_stage(stage), "inputs": read}
+        del held["stages"]
+        return held
+
+    def _hold(self, number: int, stage: StageEntry, folder: Path, inputs: dict[str, str]) -> None:
         """Refuse to mix two runs; with `redo`, drop the changed stage and those after it."""
         try:
-            hold_config(folder, "stage", held)
+            hold_config(folder, "stage", self._held(stage, folder, inputs))
         except ResumeError as error:
             if not self.options.redo:
                 remedy = "name another --out, or say --redo: this stage and all after it again"
                 raise ResumeError(error.what, where=error.where, remedy=remedy) from error
-            for stage in self.recipe.stages[number - 1 :]:
-                shutil.rmtree(self.out / stage.name, ignore_errors=True)
-            hold_config(folder, "stage", held)
+            for later in self.recipe.stages[number - 1 :]:
+                shutil.rmtree(self.out / later.name, ignore_errors=True)
+            hold_config(folder, "stage", self._held(stage, folder, inputs))
 
     def _context(self, number: int, stage: StageEntry, inputs: dict[str, str]) -> Context:
         if self._rows is None:
@@ -340,13 +344,6 @@ class _Chain:
         if self.options.report is not None:
             step = Step(stage=stage.name, number=number, stages=self.count, share=share, note=note)
             self.options.report(step)
-
-
-def _not_held(folder: Path) -> set[str]:
-    """Inputs that a stage is not held to: its recipe, and what an older run did not note."""
-    begun = read_manifest(folder / RUN)
-    noted = LATER if begun is None else begun.config["inputs"].keys()
-    return {"recipe", *(LATER - set(noted))}
 
 
 def _done(stage: StageEntry, folder: Path, manifest: Provenance, *, skipped: bool) -> StageDone:

@@ -208,6 +208,11 @@ def checkpoint_digests(named: Path) -> dict[str, str]:
     return {**found, "template": bytes_digest(text)}
 
 
+def weights_digest(folder: Path) -> str:
+    """The "weights" of `checkpoint_digests`; "" of a folder that has none."""
+    return _digest(_matching(folder, _PARTS["weights"]))
+
+
 def _matching(folder: Path, globs: Sequence[str]) -> list[Path]:
     return sorted({path for each in globs for path in folder.glob(each) if path.is_file()})
 

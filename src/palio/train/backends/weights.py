@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from palio.records import InputError, MissingDependencyError, digest
+from palio.records import ConfigError, InputError, MissingDependencyError, digest
 from palio.train.backends.attention import NAME, register_attention
+from palio.train.backends.hub import CONFIG, commit_of, pinned
 from palio.train.backends.qwen import qwen_tokenizer
 from palio.train.recipe import PretrainedModel
 from palio.world.artefacts import file_digest
@@ -52,8 +53,10 @@ def load_tokenizer(model: PretrainedModel, start: Path | None) -> Any:
     if path.endswith(RANKS):
         return qwen_tokenizer(Path(path))
     try:
-        gguf = {"gguf_file": model.gguf} if model.gguf and not model.tokenizer else {}
-        return AutoTokenizer.from_pretrained(path, **gguf)
+        told = {} if model.tokenizer else _pinned(model, path)
+        if model.gguf and not model.tokenizer:
+            told["gguf_file"] = model.gguf
+        return AutoTokenizer.from_pretrained(path, **told)
     except (OSError, ValueError) as error:
         raise InputError(f"no tokenizer: {_first_line(error)}", where=path) from error
 
@@ -73,6 +76,8 @@ def load_model(model: PretrainedModel, start: Path | None, seed: int) -> Any:
     path = str(start) if start is not None else located(model.path)
     if model.shape and start is None:
         return _random(model, dtype, seed)
+    if start is None:
+        settings |= _pinned(model, path)
     try:
         if model.gguf and start is None:
             from transformers import GgufConfig
@@ -120,6 +125,28 @@ def files_digest(model: PretrainedModel) -> str:
     names = [model.gguf] if model.gguf else ["*.safetensors", "*.bin", "config.json"]
     files = sorted({path for name in names for path in folder.glob(name)})
     return digest({path.name: file_digest(path) for path in files}) if files else ""
+
+
+def base_commit(model: PretrainedModel) -> str:
+    """The commit of a hub name that training begins with; "" where it is none, or cannot be told.
+
+    Raises:
+        ConfigError: the recipe names a revision of what is no hub name.
+    """
+    if model.shape:
+        return ""
+    path = located(model.path)
+    if model.revision and (path != model.path or Path(path).is_dir()):
+        raise ConfigError(
+            f"[model] has a revision, {model.revision!r}, and its path is a folder's",
+            where=model.path,
+            remedy="take `revision` out: the digest of a folder's files is in the manifests",
+        )
+    return commit_of(path, model.revision, file=model.gguf or CONFIG)
+
+
+def _pinned(model: PretrainedModel, path: str) -> dict[str, str]:
+    return pinned(path, model.revision, file=model.gguf or CONFIG)
 
 
 def training_device() -> torch.device:

@@ -19,7 +19,9 @@ from transformers import PrinterCallback
 from trl.trainer.distillation_config import DistillationConfig
 from trl.trainer.distillation_trainer import DistillationTrainer
 
+from palio.broker.upstream import shown_url
 from palio.records import ConfigError, Profile
+from palio.train.backends.job import configured
 from palio.train.disk import WholeStates
 from palio.train.ground import Ground
 from palio.train.rl.audit import audit_means
@@ -33,7 +35,7 @@ from palio.train.rl.hooks import (
     trl_fields,
 )
 from palio.train.rl.material import GROUND, read_ground, write_ground
-from palio.train.rl.opening import open_policy, open_teacher
+from palio.train.rl.opening import open_policy, open_teacher, teacher_digests
 from palio.train.rl.order import EpochSampler
 from palio.train.rl.policy import Policy
 from palio.train.rl.processes import Desk, Done, sealed, trained_elsewhere, unseen
@@ -47,8 +49,9 @@ class DistillSettings(StageSettings, frozen=True, omit_defaults=False, forbid_un
     """On-policy distillation.
 
     Attributes:
-        teacher: checkpoint folder (or, for pretrained models, hub name) with the same vocabulary;
-            "": the student's own start, which holds it where it is.
+        teacher: checkpoint, stage or run folder, "bundled", ``package:NAME/path``, or a hub name,
+            with the same vocabulary; "": the student's own start, which holds it where it is. A
+            stage is held to the teacher that it began with (`opening.teacher_digests`).
         divergence: 0 forward KL, 0.5 Jensen-Shannon, 1 reverse KL (TRL's `beta`).
         problems: training problems, the kinds evenly; 0: all.
         longest: tokens of a conversation.
@@ -78,6 +81,12 @@ class DistillSettings(StageSettings, frozen=True, omit_defaults=False, forbid_un
             raise ConfigError("divergence must be in [0, 1]")
         if self.temperature <= 0:
             raise ConfigError("on-policy rollouts are sampled: temperature above 0")
+        if "://" in self.teacher:
+            raise ConfigError(
+                "a server cannot be distilled from: its distribution at each token is needed",
+                where=shown_url(self.teacher),
+                remedy="name a checkpoint, or learn from a server with a teacher or grpo stage",
+            )
 
     def play(self) -> Play:
         """How rollouts are made."""
@@ -150,15 +159,19 @@ def train_distill(
     report: Report,
     threads: int = 1,
 ) -> WorldDistillationTrainer:
-    """Train a policy in place; goes on from the newest state in `out`."""
+    """Train a policy in place; goes on from the newest state in `out`.
+
+    Raises:
+        ConfigError: TRL does not take what the recipe says.
+    """
     torch.set_num_threads(threads)
-    arguments = DistillationConfig(
-        **trl_fields(settings.trl, out, seed),
-        beta=settings.divergence,
-        temperature=settings.temperature,
-        max_completion_length=settings.longest,
-        disable_dropout=True,
-    )
+    fields = trl_fields(settings.trl, out, seed) | {
+        "beta": settings.divergence,
+        "temperature": settings.temperature,
+        "max_completion_length": settings.longest,
+        "disable_dropout": True,
+    }
+    arguments = configured(DistillationConfig, fields, out.name)
     trainer = WorldDistillationTrainer(
         policy,
         teacher,
@@ -242,4 +255,11 @@ def shrink(settings: DistillSettings) -> DistillSettings:
     )
 
 
-DISTILL = Kind(settings=DistillSettings, run=run_distill, shrink=shrink, ground=True, own=True)
+DISTILL = Kind(
+    settings=DistillSettings,
+    run=run_distill,
+    shrink=shrink,
+    ground=True,
+    own=True,
+    reads=lambda settings: teacher_digests(settings.teacher),
+)

@@ -15,6 +15,7 @@ from palio.agents.scripted import ScriptedUpstream
 from palio.broker.upstream import HttpUpstream, Upstream
 from palio.corpus.rows import CorpusRow, read_rows
 from palio.records import ConfigError, InputError, Profile, Record, to_json
+from palio.train.backends.job import configured
 from palio.train.ground import Ground
 from palio.train.rl.advantages import CreditKind
 from palio.train.rl.hooks import (
@@ -137,7 +138,11 @@ class GrpoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unkno
 
 
 def dr_grpo_arguments(settings: GrpoSettings, out: Path, seed: int) -> GRPOConfig:
-    """TRL's arguments for exactly Dr. GRPO: no std, no length normalisation, no KL term."""
+    """TRL's arguments for exactly Dr. GRPO: no std, no length normalisation, no KL term.
+
+    Raises:
+        ConfigError: TRL does not take what the recipe says.
+    """
     fields = trl_fields(settings.trl, out, seed)
     fields |= {
         "loss_type": "dr_grpo",
@@ -152,7 +157,7 @@ def dr_grpo_arguments(settings: GrpoSettings, out: Path, seed: int) -> GRPOConfi
     if settings.base_url:
         fields |= {"use_vllm": True, "vllm_mode": "server"}
         fields["vllm_server_base_url"] = settings.base_url
-    return GRPOConfig(**fields)
+    return configured(GRPOConfig, fields, out.name)
 
 
 def train_grpo(

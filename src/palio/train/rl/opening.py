@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,15 @@ from transformers import AutoModelForCausalLM
 
 from palio.records import ConfigError, InputError
 from palio.train.backend import Codec
+from palio.train.backends.hub import CONFIG, commit_of, pinned
 from palio.train.backends.job import adapter, save_adapter, save_whole
-from palio.train.backends.weights import load_model, training_device
-from palio.train.checkpoint import seal
+from palio.train.backends.weights import PACKAGE, load_model, located, training_device
+from palio.train.checkpoint import BUNDLED, check_whole, checkpoint_folder, seal
 from palio.train.recipe import PretrainedModel
 from palio.train.rl.policy import OwnPolicy, Policy, TransformersPolicy
+from palio.train.serving import weights_digest
 from palio.train.stage import Context
+from palio.world.artefacts import file_digest
 
 
 def open_policy(context: Context, checkpoint: Path | None, *, slots: int = 64) -> Policy:
@@ -73,15 +78,60 @@ def pretrained_policy(
     return policy
 
 
+def teacher_digests(name: str) -> dict[str, str]:
+    """What a teacher of distillation is, for manifests, by `held.TEACHER`.
+
+    Of a folder "teacher", the digest of its weights as a server tells it, and "teacher_config"; of
+    one in a package "teacher_package" too, name and version; of a hub name that this machine's
+    cache holds "teacher_revision", its commit. Of no name, nothing.
+
+    Raises:
+        MissingDependencyError: the package is not installed.
+        IntegrityError: a file is not the one that the checkpoint's manifest lists.
+    """
+    if not name:
+        return {}
+    place = teacher_place(name)
+    found = {"teacher_package": _package(name), "teacher_revision": commit_of(place)}
+    folder = Path(place)
+    if folder.is_dir():
+        check_whole(folder)
+        found["teacher"] = weights_digest(folder)
+        if (folder / CONFIG).is_file():
+            found["teacher_config"] = file_digest(folder / CONFIG)
+    return {key: told for key, told in found.items() if told}
+
+
+def teacher_place(name: str) -> str:
+    """The checkpoint folder that a teacher's name means, or the hub name that it is."""
+    place = located(name)
+    named = place == BUNDLED or Path(place).is_dir()
+    return str(checkpoint_folder(Path(place))) if named else place
+
+
+def _package(name: str) -> str:
+    """Name and version of the package that a name is in, as pip knows it."""
+    if not name.startswith(PACKAGE):
+        return ""
+    package = name.removeprefix(PACKAGE).partition("/")[0]
+    for known in (*metadata.packages_distributions().get(package, ()), package):
+        with suppress(metadata.PackageNotFoundError):
+            return f"{known} {metadata.version(known)}"
+    return package
+
+
 def open_teacher(name: str, policy: Policy) -> nn.Module:
-    """A frozen model for distillation.
+    """A frozen model for distillation: what `teacher_digests` tells.
 
     Raises:
         InputError: there is no such model.
         ConfigError: its vocabulary is another one.
     """
+    place = teacher_place(name)
     try:
-        model: nn.Module = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+        model: nn.Module = AutoModelForCausalLM.from_pretrained(
+            place, dtype=torch.float32, **pinned(place)
+        )
     except (OSError, ValueError) as error:
         first = str(error).strip().split("\n")[0]
         raise InputError(f"no teacher: {first}", where=name) from error
