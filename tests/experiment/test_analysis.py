@@ -2,6 +2,7 @@
 
 import math
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,7 +82,28 @@ def test_a_detectable_effect_is_found_four_times_in_five():
     shift = effect / stats.tstd(spread) * math.sqrt(5)
     critical = stats.t.ppf(0.975, 4)
     found = stats.nct.sf(critical, 4, shift) + stats.nct.cdf(-critical, 4, shift)
-    assert found == pytest.approx(0.8, abs=1e-6)
+    assert found == pytest.approx(0.8, abs=1e-4)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_a_detectable_effect_is_found_four_times_in_five_samples(seeds):
+    spread = [0.0, 0.03, 0.01, 0.02, -0.01][:seeds]
+    effect = detectable(spread)
+    drawn = numpy.random.default_rng(7).normal(effect, stats.tstd(spread), (200_000, seeds))
+    t = drawn.mean(1) / (drawn.std(1, ddof=1) / math.sqrt(seeds))
+    found = (abs(t) > stats.t.ppf(0.975, seeds - 1)).mean()
+    assert found == pytest.approx(0.8, abs=0.006)
+
+
+def test_means_of_arms_are_over_the_seeds_that_all_have():
+    runs = [run("a", 0, first(4)), run("a", 1, first(6)), run("a", 2, first(20))]
+    runs += [run(arm, seed, first(2)) for arm in "bc" for seed in range(2)]
+    found = {arm.arm: arm for arm in analyse(PLAN, runs).arms}
+    assert found["a"].values == (0.2, 0.3, 1.0)
+    assert found["a"].seeds == (0, 1, 2)
+    assert found["a"].mean == pytest.approx(0.25)
+    alone = {arm.arm: arm for arm in analyse(PLAN, runs[:3]).arms}
+    assert alone["a"].mean == pytest.approx(0.5), "its own where the others have none"
 
 
 def test_differences_are_paired_by_seed_and_corrected_together():

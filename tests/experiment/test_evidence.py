@@ -188,7 +188,7 @@ def test_sampled_plans_show_headroom_and_twins_are_named(tmp_path):
             plan_digest=sampled.digest(),
             pass_at={"1": 0.5, "8": 0.75},
             sampled=20,
-            twin="other/arm/1" if (arm, seed) == ("b", 1) else "",
+            checkpoint="same" if (arm, seed) in {("a", 1), ("b", 1), ("b", 2)} else f"{arm}{seed}",
         )
         for arm in "abc"
         for seed in range(3)
@@ -200,7 +200,9 @@ def test_sampled_plans_show_headroom_and_twins_are_named(tmp_path):
     assert "Greedy ASR, its kinds, CAR and invented ids: 20 problems." in page
     assert "McNemar" not in page
     assert "| a | 50.0, 50.0, 50.0 | **50.0** | 75.0 | 25.0 | 45.0 | 0.500 |" in page
-    assert "two/b/1 was given what other/arm/1 was: one run." in page
+    assert "- a has the student of two/b (seed 1)." in page
+    assert "- b has the student of two/a (seed 1)." in page
+    assert page.count("has the student of") == 2, "weights of another seed are another run's"
     assert "two-headroom.svg" in page
     assert (tmp_path / "evidence" / "two-headroom.svg").read_text().startswith("<svg")
 
@@ -225,3 +227,33 @@ def test_a_plan_about_exposure_shows_both_rates_and_no_kinds(tmp_path):
     assert "- seed 1: exposed 80.0 % of 10, unexposed 10.0 % of 10; 1,234 training rows" in page
     assert "| shop |" not in page
     assert "- a: what it is" in page
+
+
+def test_two_seeds_decide_nothing(tmp_path):
+    runs = [
+        msgspec.structs.replace(run(arm, seed, first(good + seed)), lab=LAB.digest())
+        for arm, good in (("a", 15), ("b", 5), ("c", 5))
+        for seed in range(3)
+    ]
+    runs[0] = msgspec.structs.replace(run("a", 0, first(14)), lab=LAB.digest())
+    write_evidence([PLAN], [LabRuns(LAB, runs)], tmp_path, "")
+    assert "| higher |" in (tmp_path / "evidence.md").read_text("utf-8")
+    two = [each for each in runs if each.seed < 2]
+    write_evidence([PLAN], [LabRuns(LAB, two)], tmp_path, "")
+    page = (tmp_path / "evidence.md").read_text("utf-8")
+    assert "| higher |" not in page
+    assert "| open: fewer than 3 seeds |" in page
+
+
+def test_an_arm_that_lacks_a_seed_is_shown_and_the_means_are_of_shared_seeds(tmp_path):
+    runs = [
+        msgspec.structs.replace(run(arm, seed, first(good + seed)), lab=LAB.digest())
+        for arm, good in (("a", 10), ("b", 5), ("c", 5))
+        for seed in range(3)
+        if (arm, seed) != ("b", 1)
+    ]
+    write_evidence([PLAN], [LabRuns(LAB, runs)], tmp_path, "")
+    page = (tmp_path / "evidence.md").read_text("utf-8")
+    assert "| a | 50.0, 55.0, 60.0 | **55.0** |" in page
+    assert "| b | 25.0, -, 35.0 | **30.0** |" in page
+    assert "Means in the first table are over seeds 0, 2, which every arm has." in page

@@ -48,6 +48,41 @@ def test_whatever_decides_a_run_makes_it_another(change):
     assert found(msgspec.structs.replace(SAME, **change), [made()]) is None
 
 
+LATER = Arm(name="later", gates=ALL, sft=False, start="all", stages=({"kind": "kto"},))
+NEXT = msgspec.structs.replace(
+    ONE, name="n", arms=(*ONE.arms, msgspec.structs.replace(LATER, name="x", start="structural"))
+)
+
+
+def found_later(runs):
+    other = msgspec.structs.replace(OTHER, arms=(SAME, LATER))
+    plans = {each.digest(): each for each in (NEXT, other)}
+    return twin_of(other, LATER, 0, runs=runs(other), plans=plans, firehose=FIREHOSE)
+
+
+def of(plan, arm, weights):
+    return msgspec.structs.replace(
+        made(arm), plan=plan.name, plan_digest=plan.digest(), checkpoint=weights
+    )
+
+
+def test_an_arm_that_goes_on_from_the_same_weights_in_the_same_way_is_one_run():
+    runs = [of(NEXT, "structural", "w"), of(NEXT, "x", "v")]
+    assert found_later(lambda other: [*runs, of(other, "all", "w")]) == runs[1]
+
+
+@pytest.mark.parametrize("weights", ["another", ""])
+def test_an_arm_that_goes_on_from_other_weights_is_another_run(weights):
+    runs = [of(NEXT, "structural", weights), of(NEXT, "x", "v")]
+    assert found_later(lambda other: [*runs, of(other, "all", "w")]) is None
+    assert found_later(lambda other: [*runs, of(other, "all", "")]) is None
+
+
+def test_an_arm_whose_start_was_not_run_has_no_twin():
+    runs = [of(NEXT, "structural", "w"), of(NEXT, "x", "v")]
+    assert found_later(lambda other: runs) is None
+
+
 def test_another_seed_or_other_samples_or_an_unknown_plan_are_another_run():
     assert found(SAME, [made(seed=1)]) is None
     assert found(SAME, [made()], other=msgspec.structs.replace(OTHER, samples=8)) is None

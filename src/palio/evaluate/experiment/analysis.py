@@ -57,12 +57,23 @@ class Effect(Record, frozen=True, omit_defaults=False):
     p_holm: float | None = None
 
 
+_STEPS = 2_000
+
+
 class ArmSummary(Record, frozen=True, omit_defaults=False):
-    """One arm over its seeds: every seed's value, their mean, and the t interval of the mean."""
+    """One arm: the value of every seed, and over the seeds of all arms mean and t interval.
+
+    Attributes:
+        values: by seed, in the order of `seeds`.
+        seeds: those that this arm has.
+        mean: over the seeds that every arm of the plan has, so that arms can be compared; over its
+            own where there are none.
+    """
 
     arm: str
     measure: str
     values: tuple[float, ...]
+    seeds: tuple[int, ...]
     mean: float | None
     low: float | None
     high: float | None
@@ -107,7 +118,7 @@ def analyse(plan: Plan, runs: Sequence[ArmRun]) -> PlanResult:
         complete=len(shared) >= plan.seeds,
         seeds=len(shared),
         n=max((run.n["overall"] for run in runs), default=0),
-        arms=tuple(_arm(name, plan, found) for name, found in by_arm.items()),
+        arms=tuple(_arm(name, plan, found, shared) for name, found in by_arm.items()),
         effects=_corrected(effects),
         intents=tuple(intents),
         sampled=max((run.sampled for run in runs), default=0),
@@ -123,10 +134,18 @@ def value_of(run: ArmRun, measure: str) -> float:
     return run.rate("overall" if measure == "asr" else measure.removeprefix("asr:"))
 
 
-def _arm(name: str, plan: Plan, found: dict[int, ArmRun]) -> ArmSummary:
-    values = tuple(value_of(found[seed], plan.measure) for seed in sorted(found))
-    mean, low, high, _ = t_interval(values)
-    return ArmSummary(arm=name, measure=plan.measure, values=values, mean=mean, low=low, high=high)
+def _arm(name: str, plan: Plan, found: dict[int, ArmRun], shared: set[int]) -> ArmSummary:
+    values = {seed: value_of(found[seed], plan.measure) for seed in sorted(found)}
+    mean, low, high, _ = t_interval([values[seed] for seed in sorted(shared or found)])
+    return ArmSummary(
+        arm=name,
+        measure=plan.measure,
+        values=tuple(values.values()),
+        seeds=tuple(values),
+        mean=mean,
+        low=low,
+        high=high,
+    )
 
 
 def _effect(
@@ -204,7 +223,8 @@ def t_interval(
 def detectable(differences: Sequence[float], power: float = POWER) -> float | None:
     """The mean difference that a two-sided t test at 5 % finds with `power`; None below 2 seeds.
 
-    The noncentral t distribution is inverted numerically.
+    Power is the mean over the spread that a sample may show, in 2,000 equally likely steps: the
+    noncentral t distribution of scipy gives no number for two seeds and large effects.
     """
     n = len(differences)
     if n < 2:
@@ -213,11 +233,12 @@ def detectable(differences: Sequence[float], power: float = POWER) -> float | No
     if spread == 0:
         return 0.0
     critical = float(stats.t.ppf(0.975, n - 1))
+    steps = (np.arange(_STEPS) + 0.5) / _STEPS
+    bound = critical * np.sqrt(stats.chi2.ppf(steps, n - 1) / (n - 1))
 
     def reached(effect: float) -> float:
         shift = effect / spread * math.sqrt(n)
-        below = float(stats.nct.cdf(-critical, n - 1, shift))
-        return float(stats.nct.sf(critical, n - 1, shift)) + below
+        return float(np.mean(stats.norm.sf(bound - shift) + stats.norm.cdf(-bound - shift)))
 
     low, high = 0.0, spread
     while reached(high) < power:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,8 @@ from palio.world.artefacts import write_lines
 
 PAGE, FOLDER, RESULTS = "evidence.md", "evidence", "results.json"
 _MINUS = "\N{MINUS SIGN}"
+LEAST_SEEDS = 3
+"""From which on a difference may be called higher, lower or none."""
 
 
 class LabRuns(NamedTuple):
@@ -59,12 +61,14 @@ def write_evidence(
     folder = out / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     told, results = [], []
+    everything = [run for lab in labs for plan in plans for run in lab.of(plan)]
     for plan in plans:
         by_seed = chosen(plan, labs)
         mine = [run for seed in by_seed for run in labs[by_seed[seed]].of(plan) if run.seed == seed]
         result = analyse(plan, mine)
         results.append(result)
-        told.append({**_told(plan, result, mine), "lab": _places(by_seed)})
+        notes = [*_notes(plan), *_exposed(mine), *_groups(plan, mine), *_twins(mine, everything)]
+        told.append({**_told(plan, result, mine, notes), "lab": _places(by_seed)})
         for name, picture in pictures(plan, result, mine).items():
             write_lines(folder / f"{name}.svg", [picture.encode(), b"\n"])
     page = _template().render(
@@ -163,20 +167,40 @@ def _template() -> jinja2.Template:
     return environment.from_string(folder.joinpath("evidence.md.j2").read_text("utf-8"))
 
 
-def _told(plan: Plan, result: PlanResult, runs: Sequence[ArmRun]) -> dict[str, Any]:
+def _told(
+    plan: Plan, result: PlanResult, runs: Sequence[ArmRun], notes: Sequence[str]
+) -> dict[str, Any]:
     return {
         "plan": plan,
         "result": result,
-        "arms": [
-            _arm(summary, [run for run in runs if run.arm == summary.arm], f"{plan.samples}")
-            for summary in result.arms
-        ],
+        "arms": _arms(result, runs, f"{plan.samples}"),
         "effects": [_effect(effect, plan.smallest) for effect in result.effects],
         "exposed": plan.measure == "exposed",
         "examined": _examined(plan, result),
         "tested": any(each.test for effect in result.effects for each in effect.seeds),
-        "notes": "\n".join([*_notes(plan), *_exposed(runs), *_groups(plan, runs), *_twins(runs)]),
+        "notes": "\n".join(notes),
     }
+
+
+def _seeds(result: PlanResult) -> tuple[list[int], set[int]]:
+    """The seeds that any arm has, and those that all have."""
+    seeds = sorted({seed for arm in result.arms for seed in arm.seeds})
+    return seeds, {seed for seed in seeds if all(seed in arm.seeds for arm in result.arms)}
+
+
+def _arms(result: PlanResult, runs: Sequence[ArmRun], k: str) -> list[dict[str, str]]:
+    """Rows of the table of arms: all values, and means over the seeds that every arm has."""
+    seeds, shared = _seeds(result)
+    told = []
+    for arm in result.arms:
+        value = dict(zip(arm.seeds, arm.values, strict=True))
+        by_seed = ", ".join(f"{100 * value[s]:.1f}" if s in value else "-" for s in seeds)
+        over = shared or set(arm.seeds)
+        told.append(
+            _arm(arm, [r for r in runs if r.arm == arm.arm and r.seed in over], k)
+            | {"by_seed": by_seed if value else ""}
+        )
+    return told
 
 
 def _arm(summary: ArmSummary, runs: Sequence[ArmRun], k: str) -> dict[str, str]:
@@ -194,7 +218,6 @@ def _arm(summary: ArmSummary, runs: Sequence[ArmRun], k: str) -> dict[str, str]:
         "name": summary.arm,
         "gap": f"{100 * float(np.mean(gaps)):.1f}" if gaps else "",
         "car": f"{float(np.mean([run.car for run in runs])):.3f}" if runs else "",
-        "by_seed": ", ".join(f"{100 * value:.1f}" for value in summary.values),
         "mean": "" if summary.mean is None else f"**{100 * summary.mean:.1f}**",
         "many": f"{100 * float(np.mean(many)):.1f}" if many else "",
         "greedy": rate("overall"),
@@ -233,12 +256,17 @@ def points(value: float) -> str:
 
 
 def verdict(effect: Effect, smallest: float) -> str:
-    """What may be said: significant at 5 % after Holm, excluded at the smallest effect, or open."""
+    """What may be said: significant at 5 % after Holm, excluded at the smallest effect, or open.
+
+    Two differences that happen to lie close give a narrow interval; of two seeds nothing is said.
+    """
     if effect.mean is None:
         return "not run"
     if effect.low is None or effect.high is None or effect.p_holm is None:
         seeds = "one seed" if len(effect.seeds) == 1 else "all seeds alike"
         return f"{seeds}: no interval"
+    if len(effect.seeds) < LEAST_SEEDS and any(each.difference for each in effect.seeds):
+        return f"open: fewer than {LEAST_SEEDS} seeds"
     if effect.p_holm < 0.05:
         return "higher" if effect.mean > 0 else "lower"
     if -smallest < effect.low and effect.high < smallest:
@@ -247,14 +275,23 @@ def verdict(effect: Effect, smallest: float) -> str:
 
 
 def _examined(plan: Plan, result: PlanResult) -> str:
-    """How many problems each column is of."""
+    """How many problems each column is of, and over which seeds the means are."""
+    seeds, shared = _seeds(result)
+    over = ""
+    if shared and len(shared) < len(seeds):
+        named = ", ".join(map(str, sorted(shared)))
+        over = f" Means in the first table are over seeds {named}, which every arm has."
     if not plan.samples:
-        return f"n = {result.n:,} problems a run."
+        return f"n = {result.n:,} problems a run.{over}"
     k = plan.samples
     return (
-        f"pass@1, pass@{k} and their gap: {result.sampled:,} problems, {k} rollouts of each at "
-        f"temperature 1. Greedy ASR, its kinds, CAR and invented ids: {result.n:,} "
-        "problems."
+        over.strip()
+        + " " * bool(over)
+        + (
+            f"pass@1, pass@{k} and their gap: {result.sampled:,} problems, {k} rollouts of each at "
+            f"temperature 1. Greedy ASR, its kinds, CAR and invented ids: {result.n:,} "
+            "problems."
+        )
     )
 
 
@@ -276,9 +313,20 @@ def _exposed(runs: Sequence[ArmRun]) -> list[str]:
     return lines
 
 
-def _twins(runs: Sequence[ArmRun]) -> list[str]:
-    """Runs that were made once for two names."""
-    return [f"- {run.name} was given what {run.twin} was: one run." for run in runs if run.twin]
+def _twins(runs: Sequence[ArmRun], everything: Iterable[ArmRun]) -> list[str]:
+    """Arms whose student is that of another arm: one training under several names."""
+    names = defaultdict(set)
+    for run in everything:
+        names[run.lab, run.checkpoint, run.seed].add(f"{run.plan}/{run.arm}")
+    same = defaultdict(list)
+    for run in runs:
+        for other in sorted(names[run.lab, run.checkpoint, run.seed]):
+            if run.checkpoint and other != f"{run.plan}/{run.arm}":
+                same[run.arm, other].append(f"{run.seed}")
+    return [
+        f"- {arm} has the student of {other} (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})."
+        for (arm, other), seeds in same.items()
+    ]
 
 
 def _groups(plan: Plan, runs: Sequence[ArmRun]) -> list[str]:

@@ -1,7 +1,8 @@
-"""Two arms that are given the same rows are one run: it is made once, and both names get it.
+"""Two arms that are given the same start and rows are one run: it is made once, for both names.
 
 Arms of different plans may be the same treatment (the whole firehose of one plan is all gates of
-another), and two gates may keep the same rows. Whether they do is known from the draw alone.
+another), and two gates may keep the same rows. Whether they do is known from the draw, and of arms
+that go on from another one from the weights of the run that they start from.
 """
 
 from __future__ import annotations
@@ -40,15 +41,19 @@ def twin_of(
         plans: digest -> plan, those that runs may be of; others are passed over.
         firehose: every row.
     """
-    if arm.start:
+    known = list(runs)
+    origin = _origin(plan, arm, seed, known)
+    if origin is None:
         return None
     wanted = _rows(plan, arm, seed, firehose)
-    for run in runs:
+    for run in known:
         other = plans.get(run.plan_digest)
         if other is None or run.seed != seed or run.rows != len(wanted):
             continue
         its = next((each for each in other.arms if each.name == run.arm), None)
-        if its is None or its.start or _rest(arm) != _rest(its) or not _sampled(plan, other):
+        if its is None or _rest(arm) != _rest(its) or not _sampled(plan, other):
+            continue
+        if _origin(other, its, seed, known) != origin:
             continue
         if _rows(other, its, seed, firehose) == wanted:
             return run
@@ -84,6 +89,17 @@ def adopted(run: ArmRun, plan: Plan, arm: Arm, arms: Path) -> ArmRun | None:
         train_s=0.0,
         exam_s=0.0,
     )
+
+
+def _origin(plan: Plan, arm: Arm, seed: int, runs: Iterable[ArmRun]) -> str | None:
+    """Weights that an arm starts from: "" for the seed's base, None where that run is not made."""
+    if not arm.start:
+        return ""
+    digest = plan.digest()
+    for run in runs:
+        if (run.plan_digest, run.arm, run.seed) == (digest, arm.start, seed):
+            return run.checkpoint or None
+    return None
 
 
 def _rows(plan: Plan, arm: Arm, seed: int, firehose: Sequence[FirehoseRow]) -> list[str]:
