@@ -132,7 +132,9 @@ def test_a_stage_tells_its_teacher_and_goes_on_with_no_other(
     for path in (made.final / "manifest.json", distilled.out / "distill" / "stage.json"):
         inputs = read(path)["inputs"]
         assert {key: inputs[key] for key in inputs if key.startswith("teacher")} == told
-    assert f"| teacher | `{weights}` |" in write_card(distilled.out).read_text()
+    card = write_card(distilled.out).read_text()
+    assert f"| teacher | `{weights}` |" in card, "the last stage's inputs"
+    assert f"\n- teacher: `{weights}`\n" in card, "every distillation's"
     assert "teacher" not in read(distilled.out / CHAIN)["inputs"], "it is the stage's own"
 
     changed(teacher / "checkpoint")

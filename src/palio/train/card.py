@@ -13,6 +13,7 @@ from palio import __version__
 from palio.records import InputError, Provenance, Record
 from palio.train.audit import read_audit
 from palio.train.checkpoint import checkpoint_folder
+from palio.train.held import TEACHER
 from palio.train.rows import ROWS, TEMPLATE, told_digests
 from palio.train.serving import checkpoint_digests, is_own
 from palio.world.artefacts import read_manifest, write_lines
@@ -113,12 +114,18 @@ def _facts(run: Path, stage: dict[str, Any], manifest: Provenance) -> list[tuple
         )
     plain = (int, float, str, bool)
     chosen = [f"{k} {v}" for k, v in stage.items() if isinstance(v, plain) and k not in _NAMED]
-    read = [(_READ[name], f"`{told}`") for name, told in told_digests(run / stage["name"]).items()]
+    digests = {name: told for name, told in manifest.inputs.items() if name in TEACHER}
+    digests |= told_digests(run / stage["name"])
+    read = [(label, f"`{digests[name]}`") for name, label in _READ.items() if name in digests]
     return [*counts, *told, *read, ("settings", ", ".join(chosen))]
 
 
 _NAMED = ("name", "kind", "seed")
-_READ = {TEMPLATE: "chat template", ROWS: "every id and mask"}
+_READ = {
+    **{name: name.replace("_", ", ") for name in TEACHER},
+    TEMPLATE: "chat template",
+    ROWS: "every id and mask",
+}
 
 
 def _template() -> jinja2.Template:
