@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +20,11 @@ from palio.broker.upstream import HttpUpstream, RejectedError
 from palio.records import InputError, UpstreamError
 from palio.train.backend import Talk
 from palio.train.backends.loop import ChatCodec, LoopBackend
+from palio.train.checkpoint import checkpoint_folder
+from palio.train.engine import Engine
 from palio.train.ground import Ground
-from palio.train.recipe import Recipe
+from palio.train.recipe import Recipe, read_recipe
+from palio.train.rl.sampler import Decoding
 from palio.train.rollouts import DEAD, FILE, Collected, collect, read_rollouts, settle
 from palio.train.run import train
 from palio.train.settings import Sampling
@@ -142,6 +148,58 @@ def test_a_few_broken_rollouts_stop_nothing_and_are_tried_again_until_training_b
     nobody = Answers(some)
     assert rolled(ground, nobody, tmp_path) == second
     assert nobody.asked == 0
+
+
+# ---- a server of token ids, as vLLM is
+
+
+@contextmanager
+def completing(engine: Engine, asked: list[str]) -> Iterator[str]:
+    """Nothing but POST /v1/completions with token ids; `asked` gets the paths."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.append(self.path)
+            told = engine.sample(body["prompt"], **{name: body[name] for name in Decoding._fields})
+            scores = {"token_logprobs": told.logprobs}
+            data = json.dumps({"choices": [{"token_ids": told.ids, "logprobs": scores}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_server_that_completes_tokens_is_given_the_tokens_of_the_conversation(
+    corpus: Path,  # noqa: F811
+    ground: Ground,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Chat completions of vLLM render a parsed turn anew, and then no rollout is a row."""
+    asked: list[str] = []
+    with Engine(checkpoint_folder(Path("bundled"))) as engine, completing(engine, asked) as url:
+        told = {"samples": 1, "base_url": url, "model": "m", "threads": 4, "max_tokens": 120}
+        stage = {"kind": "rejection", "mix": 0.0, "sampling": told, **SHORT}
+        recipe = read_recipe({"name": "t", "model": {"start": "bundled"}, "stage": [stage]})
+        made = train(recipe, corpus, tmp_path, ground=ground, options=BARE)
+    assert set(asked) == {"/v1/completions"}
+    rollouts = read_rollouts(tmp_path / "rejection")
+    assert all(each.scored and each.encoded() and len(each.turns) > 1 for each in rollouts)
+    counts = made.named("rejection").counts
+    assert counts["kept"] == sum(each.success for each in rollouts) > 0
 
 
 class Killed(BaseException):

@@ -15,7 +15,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from palio.records import UpstreamError
+from palio.records import FaultCode, UpstreamError
 from palio.train.engine import Engine
 from palio.train.rl.policy import OwnPolicy, ServedPolicy, TransformersPolicy, merged_weights
 from palio.train.rl.sampler import (
@@ -170,13 +170,13 @@ def test_a_model_that_fails_is_reported_to_every_caller(scene: Scene) -> None:
 
 
 @contextmanager
-def serving(answer: Any) -> Iterator[str]:
+def serving(answer: Any, status: int = 200) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             assert self.path == "/v1/completions"
             data = json.dumps(answer(body)).encode()
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -203,6 +203,8 @@ def test_a_served_model_gets_tokens_and_gives_tokens(
 
         def answer(body: dict[str, Any]) -> dict[str, Any]:
             assert body["return_token_ids"] is True
+            whole = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+            assert {name: body[name] for name in whole} == whole, "not generation_config.json's"
             wish = {name: body[name] for name in Decoding._fields}
             found = EngineSampler(engine).sample(body["prompt"], Decoding(**wish))
             choice = {
@@ -229,6 +231,50 @@ def test_a_server_without_token_ids_is_refused() -> None:
         CompletionsSampler(url, "m").sample([1], hot(0))
     with pytest.raises(UpstreamError, match="v1/completions"):
         CompletionsSampler(url, "m", timeout_s=2).sample([1], hot(0))
+
+
+@contextmanager
+def refusing(status: int, message: str) -> Iterator[str]:
+    """As vLLM refuses: a status, and in the body what is wrong."""
+    with serving(lambda _: {"error": {"message": message, "code": status}}, status) as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    ("status", "says", "code", "remedy"),
+    [
+        (400, "maximum context length is 4096", FaultCode.upstream_server_error, "--max-model-len"),
+        (400, "temperature must be in [0, 2]", FaultCode.upstream_server_error, "server takes"),
+        (404, "The model `m` does not exist.", FaultCode.upstream_model_unknown, "name the model"),
+        (401, "Unauthorized", FaultCode.upstream_key_refused, "key"),
+        (500, "EngineCore encountered an issue", FaultCode.upstream_server_error, "start it again"),
+    ],
+)
+def test_what_a_server_refuses_is_told_in_its_words(
+    status: int, says: str, code: FaultCode, remedy: str
+) -> None:
+    with refusing(status, says) as url:
+        sampler = CompletionsSampler(url, "m")
+        with pytest.raises(UpstreamError, match=f"answers {status} for the model 'm'.*") as found:
+            sampler.sample([1], hot(0))
+        assert not sampler.answers([1])
+    assert says in found.value.what
+    assert (found.value.code, remedy in found.value.remedy) == (code, True)
+
+
+def test_a_server_that_completes_token_ids_is_known_by_one_token() -> None:
+    one = {"token_ids": [3], "logprobs": {"token_logprobs": [-0.5]}}
+    asked: list[Any] = []
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        asked.append(body)
+        return {"choices": [one]}
+
+    with serving(answer) as url:
+        assert CompletionsSampler(url, "m").answers([7])
+    assert [(body["prompt"], body["max_tokens"]) for body in asked] == [([7], 1)]
+    with serving(lambda _: {"choices": [{"text": "x"}]}) as url:
+        assert not CompletionsSampler(url, "m").answers([7])
 
 
 def test_any_model_of_transformers_can_be_a_policy(scene: Scene, policy: OwnPolicy) -> None:

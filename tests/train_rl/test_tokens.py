@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
+import msgspec
 import pytest
 
-from palio.broker.upstream import RejectedError
+from palio.broker.upstream import RejectedError, scoped
 from palio.records import Message, UpstreamError
 from palio.train.engine import Sampled
 from palio.train.preference.labels import sample_labels
 from palio.train.rl.rollouts import Play, WorldRoller, checked
 from palio.train.rl.sampler import Decoding
-from palio.train.rl.tokens import TokenLog
+from palio.train.rl.tokens import TokenLog, TokenServer
 from palio.train.text import END, assistant_text, chat_text
 from palio.train.tokenizer import ChatTokenizer
 from tests.train_rl.conftest import Scene, ToldSampler
@@ -100,6 +102,33 @@ def test_a_turn_that_was_cut_off_gets_an_end_that_is_not_trained_on(scene: Scene
     written = Message(role="assistant", content=first["choices"][0]["message"]["content"])
     log.complete(body([talk[0], written, Message(role="user", content="go on")]))
     assert scene.tokenizer.decode(log.ids).count(END) >= 3
+
+
+def test_a_server_of_tokens_keeps_each_conversation_s_own(scene: Scene) -> None:
+    """Each run goes on from the very ids that it sampled, however the text would be cut anew."""
+    talk = scene.talks[0].messages
+    said = [[*turn[:-1], scene.tokenizer.end] for turn in turns_of(scene.tokenizer, talk)]
+    spelled = [t for char in "so be it" for t in scene.tokenizer.encode(char)]
+    odd = [*spelled, scene.tokenizer.end]
+    sampler = ToldSampler([said[0], said[1], odd, said[1], odd])
+    server = TokenServer(sampler, scene.codec, max_tokens=500, longest=4000)
+    asked = {**body(talk[:1]), "return_token_ids": True}
+    for first in (said[0], odd):
+        run = scoped(server, "problem/0")
+        answer = run.complete(dict(asked))
+        assert answer["choices"][0]["token_ids"] == first
+        written = Message(role="assistant", **known(answer))
+        more = {**body([talk[0], written, Message(role="user", content="go on")])}
+        later = run.complete({**more, "return_token_ids": True})
+        whole = [*answer["prompt_token_ids"], *first]
+        assert later["prompt_token_ids"][: len(whole)] == whole
+    assert "prompt_token_ids" not in server.complete(body(talk[:1])), "only where it is asked"
+
+
+def known(answer: dict[str, Any]) -> dict[str, Any]:
+    told = msgspec.convert(answer["choices"][0]["message"], Message)
+    names = ("content", "reasoning_content", "tool_calls")
+    return {name: getattr(told, name) for name in names}
 
 
 def test_a_changed_history_is_refused(scene: Scene) -> None:

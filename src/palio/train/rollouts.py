@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 from palio.agents.spec import AgentSpec, policy_agent
 from palio.broker.first_request import FirstRequest
 from palio.broker.limits import Limits
-from palio.broker.upstream import Upstream
+from palio.broker.upstream import Upstream, scoped
 from palio.judging.outcome import OutcomeScorer
 from palio.records import (
     FaultCode,
@@ -209,7 +209,8 @@ class _Runner:
         self._lock = threading.Lock()
 
     def __call__(self, problem: Problem, sample: int) -> Rollout:
-        tape = Tape(self._upstream, ids=self._ids)
+        run = f"{problem.problem_id}/{sample}"
+        tape = Tape(scoped(self._upstream, run), ids=self._ids)
         record = run_problem(
             self._agent,
             problem,

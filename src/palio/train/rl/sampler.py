@@ -29,6 +29,9 @@ from palio.train.engine import Engine, Sampled
 
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
 """Transformers 5.24 renamed it; older ones of the range that palio takes have the old name."""
+_WHOLE = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""Of vLLM's own parameters: the whole distribution. Where a request is silent, vLLM takes them
+from the model's generation_config.json, and Qwen3's says top_k = 20."""
 _GATHER_S = 0.01
 """How long the batcher waits for further prompts; a turn of a rollout takes longer than that."""
 
@@ -269,6 +272,7 @@ class CompletionsSampler:
             "prompt": list(ids),
             "return_token_ids": True,
             "logprobs": 0,
+            **_WHOLE,
             **decoding._asdict(),
         }
         head = {"Content-Type": "application/json"}
@@ -281,7 +285,10 @@ class CompletionsSampler:
             with urllib.request.urlopen(request, timeout=self._timeout) as reply:  # noqa: S310
                 choice = json.load(reply)["choices"][0]
             written, scores = choice["token_ids"], choice["logprobs"]["token_logprobs"]
-        except (OSError, ValueError, urllib.error.URLError) as error:
+            return Sampled([int(token) for token in written], [float(score) for score in scores])
+        except urllib.error.HTTPError as error:
+            raise self._refused(error) from error
+        except (OSError, ValueError) as error:
             raise broken(f"{self._url}: {error}") from error
         except (KeyError, IndexError, TypeError) as error:
             raise UpstreamError(
@@ -289,4 +296,27 @@ class CompletionsSampler:
                 code=FaultCode.upstream_garbage,
                 remedy="serve the model with vLLM 0.10.2 or newer, which has `return_token_ids`",
             ) from error
-        return Sampled([int(token) for token in written], [float(score) for score in scores])
+
+    def answers(self, ids: Sequence[int]) -> bool:
+        """Whether the server completes token ids and tells the new ones."""
+        try:
+            return len(self.sample(ids, Decoding(1, 0.0, 1.0, 0)).ids) == 1
+        except UpstreamError:
+            return False
+
+    def _refused(self, error: urllib.error.HTTPError) -> UpstreamError:
+        """What the server said: a bare number tells nobody which flag it was started without."""
+        with error:
+            said = error.read(4_000).decode("utf-8", "replace").strip()
+        what = f"{self._url} answers {error.code} for the model {self._model!r}: {said[:300]}"
+        if error.code == 404 and "model" in said:
+            code, remedy = FaultCode.upstream_model_unknown, "name the model as the server does"
+        elif error.code in (401, 403):
+            code, remedy = FaultCode.upstream_key_refused, "give the key that the server wants"
+        elif error.code == 400:
+            code, remedy = FaultCode.upstream_server_error, "ask what the server takes"
+            if "context" in said or "max_model_len" in said:
+                remedy = "start it with a `--max-model-len` of at least the recipe's `longest`"
+        else:
+            return broken(what)
+        return UpstreamError(what, code=code, remedy=remedy)

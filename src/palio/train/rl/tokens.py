@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from palio.broker.upstream import RejectedError
+from palio.broker.upstream import RejectedError, Upstream
 from palio.records import Message, Tool
 from palio.train.backend import Codec, Talk
-from palio.train.requests import read_request, response
+from palio.train.requests import read_request, response, with_token_ids
 from palio.train.rl.sampler import Decoding, Sampler
 from palio.train.text import END, parse_assistant
 
@@ -102,7 +102,38 @@ class TokenLog:
         self._written, self._known = message, len(messages) + 1
         finish = ("tool_calls" if message.tool_calls else "stop") if ended else "length"
         model = str(body.get("model") or self._model)
-        return response(model, len(self.turns), message, finish, prompt, len(written))
+        answer = response(model, len(self.turns), message, finish, prompt, len(written))
+        asked = body.get("return_token_ids")
+        return with_token_ids(answer, self.ids[:prompt], written) if asked else answer
+
+
+class TokenServer:
+    """`Upstream` over a sampler that knows no conversations; each run has a `TokenLog` of its own.
+
+    A server that parses a turn and renders it anew may read other tokens than it wrote; one that is
+    given tokens cannot.
+
+    Args:
+        sampler: tokens in, tokens out.
+        codec: of the model that it holds.
+        max_tokens: of a turn whose request names no limit.
+        longest: tokens of a conversation.
+    """
+
+    def __init__(self, sampler: Sampler, codec: Codec, *, max_tokens: int, longest: int) -> None:
+        self._sampler, self._codec = sampler, codec
+        self._max_tokens, self._longest = max_tokens, longest
+
+    def for_run(self, run: str) -> Upstream:
+        """The server as one conversation sees it, see `broker.upstream.scoped`."""
+        del run
+        return TokenLog(
+            self._sampler, self._codec, max_tokens=self._max_tokens, longest=self._longest
+        )
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """One turn of a conversation that is not gone on with; see `Upstream`."""
+        return self.for_run("").complete(body)
 
 
 PROBE = Message(role="assistant", content="x")

@@ -16,6 +16,8 @@ from palio.train.stages.kept import Kept, by_reward, keep, mixed
 
 _ROLLED = 0.5
 """Share of the stage's progress that is the rollouts."""
+_TURN = 1024
+"""Tokens of a turn where the recipe names no `max_tokens`, as in KTO."""
 
 
 class RejectionSettings(SftSettings, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -63,10 +65,17 @@ def run_rejection(
 def roll_out(
     sampling: Sampling, context: Context, previous: Path | None, out: Path, report: Report
 ) -> Collected:
-    """Rollouts of the previous checkpoint, by our engine or by the server that is named."""
+    """Rollouts of the previous checkpoint, by our engine or by the server that is named.
+
+    A server that completes token ids, as vLLM does, is given them: tokens in, tokens out. Another
+    one, such as `palio serve`, is asked for chat completions with their ids.
+    """
     with ExitStack() as open_now:
         upstream: Upstream
-        if sampling.base_url:
+        by_token = token_server(sampling, context, previous) if sampling.base_url else None
+        if by_token is not None:
+            upstream = by_token
+        elif sampling.base_url:
             upstream = open_now.enter_context(HttpUpstream(sampling.base_url, context.teacher_key))
         else:
             upstream = open_now.enter_context(context.backend.serve(previous, context))
@@ -79,6 +88,20 @@ def roll_out(
             seed=context.seed,
             report=lambda share, note: report(_ROLLED * share, note),
         )
+
+
+def token_server(sampling: Sampling, context: Context, previous: Path | None) -> Upstream | None:
+    """The server at `sampling.base_url` by its completions of token ids; None: it has none."""
+    from palio.train.rl.sampler import CompletionsSampler
+    from palio.train.rl.tokens import TokenServer
+
+    named = sampling.model or str(previous)
+    sampler = CompletionsSampler(sampling.base_url, named, key=context.teacher_key)
+    codec = context.backend.codec(previous, context)
+    if not sampler.answers([codec.end]):
+        return None
+    longest = context.recipe.data.longest
+    return TokenServer(sampler, codec, max_tokens=_TURN, longest=longest)
 
 
 def told(made: StageResult, found: Collected, kept: Kept) -> StageResult:
