@@ -91,7 +91,8 @@ def backend_of(recipe: Recipe) -> Backend:
     """The backend of a recipe's model.
 
     Raises:
-        MissingDependencyError: a package that the backend needs is not installed.
+        MissingDependencyError: a package that the backend or a stage needs is not installed.
+        ConfigError: a stage has `deepspeed` and no `launch`.
     """
     if recipe.model is not None:
         from palio.train.backends.loop import LoopBackend
@@ -99,6 +100,9 @@ def backend_of(recipe: Recipe) -> Backend:
         return LoopBackend(recipe.model)
     if recipe.pretrained is not None:
         from palio.train.backends.pretrained import PretrainedBackend
+        from palio.train.settings import TrlSettings, check_deepspeed
 
+        for stage in recipe.stages:
+            check_deepspeed(getattr(stage.settings, "trl", TrlSettings()), stage.name)
         return PretrainedBackend(recipe.pretrained)
     raise ConfigError("the recipe has no model")

@@ -75,9 +75,21 @@ def _reason(error: BaseException) -> str:
 
 def _finite(model: nn.Module) -> bool:
     """Whether the weights in training are numbers; of sharded ones, this process's share."""
-    trained: list[Any] = [weight for weight in model.parameters() if weight.requires_grad]
-    shares = (one.to_local() if hasattr(one, "to_local") else one for one in trained)
-    return all(bool(torch.isfinite(share).all()) for share in shares)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    return all(bool(torch.isfinite(_share(weight)).all()) for weight in trained)
+
+
+def _share(weight: Any) -> torch.Tensor:
+    """What this process holds of a weight: all of it, or its part by FSDP2 or DeepSpeed ZeRO-3."""
+    if hasattr(weight, "to_local"):
+        local: torch.Tensor = weight.to_local()
+        return local
+    if not hasattr(weight, "ds_tensor"):
+        whole: torch.Tensor = weight
+        return whole
+    part: torch.Tensor = weight.ds_tensor.flatten()
+    before = torch.distributed.get_rank(weight.ds_process_group) * part.numel()
+    return part[: max(0, weight.ds_numel - before)]  # the rest is padding, whatever was there
 
 
 class WholeStates:

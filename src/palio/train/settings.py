@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from importlib import resources
+from importlib.util import find_spec
 
 import msgspec
 
-from palio.records import ConfigError, Profile, Record
+from palio.records import ConfigError, MissingDependencyError, Profile, Record
 from palio.train.loop import StageConfig
 from palio.train.optimiser import OptimiserConfig
 from palio.train.stage import StageSettings
@@ -58,6 +59,27 @@ class TrlSettings(Record, frozen=True, omit_defaults=False, forbid_unknown_field
     deepspeed: str = ""
     launch: tuple[str, ...] = ()
     extra: dict[str, str | int | float | bool] = {}
+
+
+def check_deepspeed(trl: TrlSettings, stage: str) -> None:
+    """What `deepspeed` of a stage needs is there.
+
+    Raises:
+        ConfigError: no processes are launched, which is what DeepSpeed shares the weights out over.
+        MissingDependencyError: DeepSpeed is not installed.
+    """
+    if not trl.deepspeed:
+        return
+    if not trl.launch:
+        raise ConfigError(
+            f"stage {stage!r}: `deepspeed` is for processes that `launch` starts",
+            remedy='say launch = ["torchrun", "--nproc_per_node", "8"], or take `deepspeed` out',
+        )
+    if find_spec("deepspeed") is None:
+        raise MissingDependencyError(
+            f"stage {stage!r} needs DeepSpeed, which is not installed",
+            remedy="pip install deepspeed, or take `deepspeed` out of [stage.trl]",
+        )
 
 
 class SftSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unknown_fields=True):

@@ -18,6 +18,7 @@ from palio.records import ConfigError, IntegrityError, Record, from_json, to_jso
 from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.places import sft_trainer
 from palio.train.backends.weights import load_model, load_tokenizer
+from palio.train.backends.whole import check_apart, whole_model
 from palio.train.disk import saving
 from palio.train.recipe import LoraConfig, PretrainedModel
 from palio.train.reporting import OwnRun, ready, run_name
@@ -87,9 +88,10 @@ def run_job(job: SftJob, note: Note) -> None:
     set_seed(job.seed)
     start = Path(job.start) if job.start else None
     codec = PretrainedCodec(load_tokenizer(job.model, start), template_text(job.model.template))
+    model, args = _begun(job, start)
     trainer = sft_trainer()(
-        model=load_model(job.model, start, job.seed),
-        args=arguments(job),
+        model=model,
+        args=args,
         train_dataset=dataset(job.place),
         processing_class=codec.tokenizer,
         peft_config=adapter(job.model.lora) if job.model.lora else None,
@@ -101,7 +103,20 @@ def run_job(job: SftJob, note: Note) -> None:
         state = trainer.state
         told = Told(steps=state.global_step, tokens=int(state.num_input_tokens_seen))
         (job.place / TOLD).write_bytes(to_json(told))
-    save_trained(trainer, codec, job.model.lora, job.place)
+    save_trained(trainer, codec, job.model, job.place)
+
+
+def _begun(job: SftJob, start: Path | None) -> tuple[Any, Any]:
+    """The model, and what TRL is told of it.
+
+    Told first of FSDP, transformers lets one process read the weights for all. Told first of ZeRO-3
+    it would read them into shares, in DeepSpeed's dtype whatever the recipe's is; DeepSpeed shards
+    a whole model as well.
+    """
+    if job.settings.deepspeed:
+        return load_model(job.model, start, job.seed), arguments(job)
+    args = arguments(job)
+    return load_model(job.model, start, job.seed), args
 
 
 def arguments(job: SftJob) -> Any:
@@ -194,6 +209,7 @@ def _watch(job: SftJob, note: Note) -> Any:
 
     class Watch(TrainerCallback):  # type: ignore[misc]
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+            check_apart()
             if state.is_world_process_zero:
                 trim_metrics(job.place, state.global_step)
 
@@ -228,33 +244,28 @@ def _watch(job: SftJob, note: Note) -> Any:
     return Watch()
 
 
-def save_trained(
-    trainer: Any, codec: PretrainedCodec, lora: LoraConfig | None, place: Path
-) -> None:
+def save_trained(trainer: Any, codec: PretrainedCodec, model: PretrainedModel, place: Path) -> None:
     """Whole weights, an adapter merged into them, with everything that a server wants.
 
     In each process of the trainer; the first one writes them to ``saved`` in the stage's folder.
     """
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    state = trainer.accelerator.get_state_dict(trainer.model)
-    trainer.accelerator.wait_for_everyone()
-    if not trainer.is_world_process_zero():
+    trained = whole_model(trainer, model.dtype)
+    if trained is None:
         return
     folder = place / SAVED
-    if lora is not None:
-        save_adapter(model, folder, state)
-        model = model.merge_and_unload()
-        state = None
-    save_whole(model, codec, folder, state)
+    if model.lora is not None:
+        save_adapter(trained, folder)
+        trained = trained.merge_and_unload()
+    save_whole(trained, codec, folder)
 
 
-def save_adapter(model: Any, folder: Path, state: Any = None) -> None:
+def save_adapter(model: Any, folder: Path) -> None:
     """The trained adapter, beside the weights that have it merged; not KTO's copy of its start."""
     with saving("the adapter", folder, half=folder):
-        model.save_pretrained(folder / "adapter", state_dict=state, selected_adapters=["default"])
+        model.save_pretrained(folder / "adapter", selected_adapters=["default"])
 
 
-def save_whole(model: Any, codec: PretrainedCodec, folder: Path, state: Any = None) -> None:
+def save_whole(model: Any, codec: PretrainedCodec, folder: Path) -> None:
     """A folder that transformers and vLLM load: weights, configurations, tokenizer, template."""
     from transformers import GenerationConfig
 
@@ -263,7 +274,7 @@ def save_whole(model: Any, codec: PretrainedCodec, folder: Path, state: Any = No
     model.config.use_cache = True
     model.generation_config = GenerationConfig(eos_token_id=codec.end, pad_token_id=codec.pad)
     with saving("the weights", folder, half=folder):
-        model.save_pretrained(folder, state_dict=state)
+        model.save_pretrained(folder)
         codec.tokenizer.save_pretrained(folder)
 
 

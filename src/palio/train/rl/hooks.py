@@ -22,6 +22,7 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 from palio.records import ConfigError, IntegrityError
+from palio.train.backends.whole import check_apart
 from palio.train.checkpoint import CHECKPOINT
 from palio.train.reporting import OwnRun, ready, run_name
 from palio.train.rl.audit import Audit
@@ -143,6 +144,7 @@ class MetricsFile(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Drop lines beyond the state that the run goes on from."""
         del args, control
+        check_apart()
         if state.is_world_process_zero:
             trim_metrics(self._out, state.global_step)
 

@@ -178,7 +178,7 @@ def work(folder: Path, key: str = "") -> None:
     codec = PretrainedCodec(tokenizer, template_text(job.model.template))
     policy = pretrained_policy(job.model, codec, start, job.seed)
     trainer, done = _part(job.kind)(settings, policy, Desk(job.place, job.seed, key))
-    save_trained(trainer, codec, job.model.lora, job.place)
+    save_trained(trainer, codec, job.model, job.place)
     if trainer.is_world_process_zero():
         (folder / DONE).write_bytes(to_json(done))
     trainer.accelerator.end_training()
