@@ -153,3 +153,20 @@ def test_a_torn_last_line_is_no_run(tmp_path):
     with (tmp_path / "runs.jsonl").open("ab") as file:
         file.write(b'{"plan":"two","pl')
     assert [each.arm for each in read_runs(tmp_path)] == ["a"]
+
+
+def test_a_run_that_follows_a_torn_line_is_a_line_of_its_own(tmp_path):
+    append_run(tmp_path, run("a", 0, first(3)))
+    with (tmp_path / "runs.jsonl").open("ab") as file:
+        file.write(b'{"plan":"two","pl')
+    append_run(tmp_path, run("b", 0, first(3)))
+    assert [each.arm for each in read_runs(tmp_path)] == ["a", "b"]
+
+
+def test_a_torn_line_in_the_middle_names_file_and_row(tmp_path):
+    append_run(tmp_path, run("a", 0, first(3)))
+    with (tmp_path / "runs.jsonl").open("ab") as file:
+        file.write(b'{"plan":"two","pl\n')
+    append_run(tmp_path, run("b", 0, first(3)))
+    with pytest.raises(InputError, match=r"runs\.jsonl:2"):
+        read_runs(tmp_path)

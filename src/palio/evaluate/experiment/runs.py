@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from palio.records import InputError, Record, from_json, to_json
+from palio.records import InputError, Record, to_json
+from palio.world.appended import mend_end, whole_records
 
 RUNS = "runs.jsonl"
 
@@ -116,21 +118,24 @@ def unpacked(digits: str, count: int) -> list[bool]:
 
 
 def append_run(folder: Path, run: ArmRun) -> None:
-    """Append one run; it is on the operating system's side when this returns."""
-    with (folder / RUNS).open("ab") as file:
+    """Append one run; it is on the operating system's side when this returns.
+
+    Processes of one lab take turns; what a kill tore at the end goes first.
+    """
+    path = folder / RUNS
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        mend_end(path)
         file.write(to_json(run) + b"\n")
 
 
 def read_runs(path: Path) -> list[ArmRun]:
-    """The runs of a folder or a file; a last line torn by a kill is left out, none is no error."""
-    path = path / RUNS if path.is_dir() else path
-    if not path.is_file():
-        return []
-    runs = []
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-        if line.endswith(b"\n"):
-            runs.append(from_json(line, ArmRun, where=f"{path}:{number}"))
-    return runs
+    """The runs of a folder or a file; a last line torn by a kill is left out, none is no error.
+
+    Raises:
+        InputError: a line is no run; names file and row.
+    """
+    return list(whole_records(path / RUNS if path.is_dir() else path, ArmRun))
 
 
 def of_plan(runs: Iterable[ArmRun], plan_digest: str, lab: str) -> list[ArmRun]:
