@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,17 @@ from trl.trainer.grpo_config import GRPOConfig
 from palio.agents.scripted import ScriptedUpstream
 from palio.broker.upstream import HttpUpstream, Upstream
 from palio.corpus.rows import CorpusRow, read_rows
-from palio.records import ConfigError, InputError, Profile, Record, to_json
+from palio.records import (
+    ConfigError,
+    FaultCode,
+    InputError,
+    MissingDependencyError,
+    PalioError,
+    Profile,
+    Record,
+    UpstreamError,
+    to_json,
+)
 from palio.train.backends.job import configured
 from palio.train.ground import Ground
 from palio.train.rl.advantages import CreditKind
@@ -196,15 +207,17 @@ def train_grpo(
         first_calls=before[0].get("calls/per_rollout") if before else None,
     )
     start = None if hasattr(policy.model, "peft_config") else policy.copy()
-    trainer = StepGrpoTrainer(
-        policy,
-        roller,
-        scheme,
-        start=start,
-        args=dr_grpo_arguments(settings, out, seed),
-        keys=roller.keys,
-        callbacks=[MetricsFile(out, report)],
-    )
+    args = dr_grpo_arguments(settings, out, seed)
+    with _pushing(settings.base_url):
+        trainer = StepGrpoTrainer(
+            policy,
+            roller,
+            scheme,
+            start=start,
+            args=args,
+            keys=roller.keys,
+            callbacks=[MetricsFile(out, report)],
+        )
     processes = trainer.accelerator.num_processes
     if processes > 1:
         check_batch(settings.trl, settings.group * settings.groups, processes)
@@ -213,6 +226,35 @@ def train_grpo(
     with policy.kernels(models, temperature=heat, low=low, threads=threads):
         trainer.train(resume_from_checkpoint=last_state(out))
     return trainer
+
+
+def check_vllm(settings: GrpoSettings) -> None:
+    """Refuse `base_url` where its needs are not met, before anything is loaded; see `run_grpo`."""
+    if settings.base_url and find_spec("vllm") is None:
+        raise MissingDependencyError(
+            "`base_url` of grpo needs vLLM in this process too: its code sends the weights",
+            remedy="pip install 'trl[vllm]', or leave `base_url` empty: the model itself samples",
+        )
+
+
+@contextmanager
+def _pushing(url: str) -> Iterator[None]:
+    """TRL opens the way of the weights to the server as its trainer is made.
+
+    Raises:
+        UpstreamError: the server is not there, or was not started to receive weights.
+    """
+    try:
+        yield
+    except Exception as error:  # TRL's client raises bare ones
+        if not url or isinstance(error, PalioError):
+            raise
+        raise UpstreamError(
+            f"no weights can be pushed to the vLLM server: {type(error).__name__}: {error}"[:600],
+            code=FaultCode.upstream_unreachable,
+            where=url,
+            remedy="start it as docs/rl.md says, with a GPU of its own; or leave `base_url` empty",
+        ) from error
 
 
 def run_grpo(
@@ -224,7 +266,9 @@ def run_grpo(
         InputError: there is no checkpoint to start from, or no training problems.
         IntegrityError: the loss is not a number.
         UpstreamError: no rollout of a step could be scored, or the teacher answered for no turn.
+        MissingDependencyError: a server is to sample, and vLLM is not installed.
     """
+    check_vllm(settings)
     rows = list(context.rows)[: settings.problems or None] if settings.reward == "prefix" else []
     ground = None if settings.reward == "prefix" else _problems(context.ground)
     if settings.trl.launch:
