@@ -39,4 +39,4 @@ def test_a_server_that_takes_no_weights_is_named(
     with pytest.raises(Exception, match="Request failed: 404") as found:
         train_grpo(policy, roller, settings(base_url=url), tmp_path, seed=0, report=print)
     assert isinstance(found.value, UpstreamError) == bool(url)
-    assert not url or "docs/rl.md" in found.value.remedy
+    assert not url or "docs/rl.md" in getattr(found.value, "remedy", "")
