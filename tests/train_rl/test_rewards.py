@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from palio.agents.scripted import ScriptedUpstream
 from palio.broker.upstream import RejectedError
@@ -110,6 +112,149 @@ def test_a_teacher_that_answers_garbage_is_an_upstream_error(scene: Scene) -> No
     with pytest.raises(UpstreamError, match="no completion") as caught:
         TeacherPolicy(Broken(), "m", where="http://t").next_calls(scene.talks[0].messages[:1], ())
     assert caught.value.where == "http://t"
+
+
+# ---- ids that nothing has shown
+
+VIEW = "view_product_information"
+
+
+@pytest.fixture(scope="module")
+def history(scene: Scene) -> tuple[Message, ...]:
+    """A request and the results of a search for it."""
+    talk = scene.talks[0]
+    at = next(at for at, message in enumerate(talk.messages) if message.role == "tool")
+    return talk.messages[: at + 1]
+
+
+@pytest.fixture(scope="module")
+def seen(history: tuple[Message, ...]) -> list[str]:
+    rows = json.loads((history[-1].content or "").split("\n", 1)[0])
+    assert len(rows) > 1
+    return [row["product_id"] for row in rows]
+
+
+def plain_calls(seen: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    voucher = {"voucher_type": "fixed", "discount_value": 5, "threshold": 1, "budget": 900}
+    return [
+        ("find_product", {"q": "red"}),
+        (VIEW, {"product_ids": ",".join(seen[:2])}),
+        ("recommend_product", {"product_ids": seen[0]}),
+        ("terminate", {"status": "success"}),
+        ("calculate_voucher", {"product_prices": "100,50", **voucher}),
+        ("check_product_match", {"product_id": seen[0], "price": "1-9"}),
+        ("find_products_in_same_shop", {"product_id": seen[0], "page": 1}),
+    ]
+
+
+def test_invented_ids_beside_the_right_one_earn_nothing(
+    toolbox: Toolbox, history: tuple[Message, ...], seen: list[str]
+) -> None:
+    """The tool leaves them out with a warning, and its result is that of the teacher's call."""
+    right = call(VIEW, product_ids=seen[0])
+    padded = call(VIEW, product_ids=",".join([seen[0], *(str(888000000 + i) for i in range(42))]))
+    results = [toolbox.call(VIEW, one.function.arguments).result for one in (right, padded)]
+    assert results[0] == results[1]
+    assert step_credit([right], [right], toolbox, history=history) == 1.0
+    assert step_credit([padded], [right], toolbox, history=history) == 0.0
+    assert step_credit([padded], [right], toolbox) == step_credit([padded], [right]) == 0.0
+    assert step_credit([right], [padded], toolbox, history=history) == 0.0
+
+
+@given(
+    st.lists(st.integers(10**9, 10**12).map(str), min_size=1, max_size=3),
+    st.sampled_from(
+        ["product_ids", "product_id", "shop_id", "id", "item_ids", "shopIds", "sku-ID"]
+    ),
+    st.integers(0, 6),
+    st.booleans(),
+)
+def test_whatever_names_an_invented_id_is_another_call(
+    toolbox: Toolbox,
+    history: tuple[Message, ...],
+    seen: list[str],
+    ids: list[str],
+    name: str,
+    which: int,
+    listed: bool,
+) -> None:
+    """Under any name of an id, of any tool, beside what the teacher says."""
+    tool, given_ = plain_calls(seen)[which]
+    assert equivalent(call(tool, **given_), call(tool, **given_), toolbox, history=history)
+    more: Any = ids if listed else ",".join(ids)
+    if name in given_:
+        more = [given_[name], *ids] if listed else f"{given_[name]},{more}"
+    pair = call(tool, **{**given_, name: more}), call(tool, **given_)
+    assert not equivalent(*pair, toolbox, history=history)
+    assert not equivalent(pair[1], pair[0], toolbox, history=history)
+
+
+def test_an_id_that_a_tool_does_not_look_at_is_read_all_the_same(
+    toolbox: Toolbox, history: tuple[Message, ...], seen: list[str]
+) -> None:
+    right = call(VIEW, product_ids=seen[0])
+    twice = f'{{"product_ids":"999999991","product_ids":"{seen[0]}"}}'
+    for text in (twice, json.dumps(twice), f'{{"arguments":{twice}}}'):
+        hidden = ToolCall(id="c", function=FunctionCall(name=VIEW, arguments=text))
+        assert toolbox.call(VIEW, text) == toolbox.call(VIEW, right.function.arguments)
+        assert not equivalent(hidden, right, toolbox, history=history)
+    alias = call(VIEW, product_ids=seen[0], product_id=["999999991"])
+    assert not equivalent(alias, right, toolbox, history=history)
+
+
+def test_ids_of_the_world_count_once_they_were_shown(
+    toolbox: Toolbox, history: tuple[Message, ...], seen: list[str]
+) -> None:
+    """What differs in ids alone and finds the same is the same only with ids of the history."""
+    unseen = sorted(set(toolbox.world.catalogue.products) - set(seen))[0]
+    assert unseen not in (history[0].content or "") + (history[1].content or "")
+    right = call("find_product", q="red")
+    for one, same in ((seen[-1], True), (unseen, False)):
+        noted = call("find_product", q="red", product_ids=one)
+        assert equivalent(noted, right, toolbox, history=history) is same
+        assert equivalent(noted, right, toolbox), "where no history is given the world decides"
+    asked = Message(role="user", content=f"is {unseen} in stock?")
+    noted = call("find_product", q="red", product_ids=unseen)
+    assert equivalent(noted, right, toolbox, history=[asked])
+    assert not equivalent(
+        noted, right, toolbox, history=[Message(role="user", content=f"{unseen}0")]
+    )
+    answer = Message(role="tool", content=f'{{"recommended":["{unseen}"]}}', tool_call_id="c")
+    assert not equivalent(noted, right, toolbox, history=[*history, answer]), (
+        "its own word shows nothing"
+    )
+
+
+def test_a_longer_a_repeated_or_a_turned_list_is_another_list(
+    toolbox: Toolbox, history: tuple[Message, ...], seen: list[str]
+) -> None:
+    right = ",".join(seen[:2])
+    for other in (",".join(seen[:3]), seen[0], f"{right},{seen[1]}", f"{seen[1]},{seen[0]}"):
+        assert not equivalent(
+            call(VIEW, product_ids=other), call(VIEW, product_ids=right), toolbox, history=history
+        )
+    many = ",".join([seen[0]] * 100)
+    longer = [call(VIEW, product_ids=text) for text in (many, f"{many},{seen[1]}")]
+    results = {toolbox.call(VIEW, one.function.arguments).result for one in longer}
+    assert len(results) == 1, "a tool looks at a hundred"
+    assert not equivalent(longer[0], longer[1], toolbox, history=history)
+
+
+def test_a_rollout_is_held_to_what_it_had_been_shown_by_then(
+    scene: Scene, toolbox: Toolbox, history: tuple[Message, ...], seen: list[str]
+) -> None:
+    """A guess before the first result is none after it; the teacher says the same both times."""
+    right = call("find_product", q="red")
+
+    class Same:
+        def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+            del body
+            return {"choices": [{"message": {"tool_calls": [msgspec.to_builtins(right)]}}]}
+
+    noted = call("find_product", q="red", product_ids=seen[0])
+    turn = Message(role="assistant", tool_calls=(noted,))
+    talk = msgspec.structs.replace(scene.talks[0], messages=(history[0], turn, history[-1], turn))
+    assert on_policy_credits(talk, TeacherPolicy(Same(), "m"), toolbox).earned == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("refused", [False, True])

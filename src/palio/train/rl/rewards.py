@@ -24,18 +24,34 @@ from palio.records import (
     Trajectory,
     UpstreamError,
 )
+from palio.train.rl.naming import grounded, named_ids
 from palio.world.arguments import UNPARSED
 from palio.world.tools import Toolbox, canonical_arguments
 
 _TELLS_NOTHING = frozenset({"", "[]", "{}", "null"})
 """Two searches that find nothing are not the same search."""
+_VIEW = "view_product_information"
 
 
-def equivalent(one: ToolCall, other: ToolCall, toolbox: Toolbox | None = None) -> bool:
+def equivalent(
+    one: ToolCall,
+    other: ToolCall,
+    toolbox: Toolbox | None = None,
+    *,
+    history: Sequence[Message] | None = None,
+) -> bool:
     """Whether two calls ask the same: the same tool, and equal arguments or equal results.
 
     Arguments are compared in canonical form. Results are compared where a world is given and the
     call found something without an error; answers (`recommend_product`) have only their arguments.
+    An id that one of the calls names and the other does not must be of the world, and shown before:
+    tools leave out what they do not know, so a guess beside the right id finds the same.
+
+    Args:
+        one: a call.
+        other: another one.
+        toolbox: of the world; None: only arguments are compared.
+        history: the conversation that both calls go on from; None: ids are held to the world alone.
     """
     name = one.function.name
     if name != other.function.name:
@@ -44,27 +60,36 @@ def equivalent(one: ToolCall, other: ToolCall, toolbox: Toolbox | None = None) -
     second = canonical_arguments(name, other.function.arguments)
     if UNPARSED in first or UNPARSED in second:
         return False
+    between = named_ids(one) ^ named_ids(other)
+    if not grounded(between, None if toolbox is None else toolbox.world, history):
+        return False
     if first == second:
         return True
     if toolbox is None or name in ("recommend_product", "terminate"):
         return False
+    if name == _VIEW and first.get("product_ids") != second.get("product_ids"):
+        return False  # a list of which a tool looks at the head only is another list
     found, wanted = toolbox.call(name, first), toolbox.call(name, second)
     told = found.result not in _TELLS_NOTHING and not found.error and not wanted.error
     return told and found.result == wanted.result
 
 
 def step_credit(
-    student: Sequence[ToolCall], teacher: Sequence[ToolCall], toolbox: Toolbox | None = None
+    student: Sequence[ToolCall],
+    teacher: Sequence[ToolCall],
+    toolbox: Toolbox | None = None,
+    *,
+    history: Sequence[Message] | None = None,
 ) -> float:
     """Matched calls over the longer of the two turns, in [0, 1]; each call matches at most once.
 
-    A turn without a call earns nothing, whatever the teacher does.
+    A turn without a call earns nothing, whatever the teacher does. See `equivalent`.
     """
     left = list(teacher)
     matched = 0
     for call in student:
         for place, wanted in enumerate(left):
-            if equivalent(call, wanted, toolbox):
+            if equivalent(call, wanted, toolbox, history=history):
                 del left[place]
                 matched += 1
                 break
@@ -150,8 +175,9 @@ def on_policy_credits(trajectory: Trajectory, teacher: TeacherPolicy, toolbox: T
         credit = None
         if fault is None:
             try:
-                wanted = teacher.next_calls(trajectory.messages[:at], trajectory.tools)
-                credit = step_credit(message.tool_calls, wanted, toolbox)
+                history = trajectory.messages[:at]
+                wanted = teacher.next_calls(history, trajectory.tools)
+                credit = step_credit(message.tool_calls, wanted, toolbox, history=history)
             except (UpstreamError, RejectedError) as error:
                 fault = error
         earned.append(credit)
