@@ -58,6 +58,44 @@ def test_to_go_lets_a_turn_answer_for_what_follows() -> None:
     assert turn_advantages([[0.0, 1.0], [0.0, 0.0]], 2, "to_go") == [[0.5, 0.5], [-0.5, -0.5]]
 
 
+def test_to_go_pays_for_length_and_its_mean_does_not() -> None:
+    """Both do at each turn what the teacher would; one problem takes it two turns more."""
+    both: list[list[float | None]] = [[1.0] * 3, [1.0] * 5]
+    short, long = turn_advantages(both, 2, "to_go")
+    assert (short, long) == ([-1.0] * 3, [1.0] * 4 + [0.5])
+    assert turn_advantages(both, 2, "to_go_mean") == [[0.0] * 3, [0.0] * 5]
+
+
+@given(st.lists(st.integers(1, 7), min_size=4, max_size=4), st.floats(0, 1))
+def test_equal_steps_are_worth_the_same_however_many(turns: list[int], credit: float) -> None:
+    for each in turn_advantages([[credit] * n for n in turns], 4, "to_go_mean"):
+        assert each == pytest.approx([0.0] * len(each), abs=1e-9)
+
+
+@given(st.integers(1, 5), st.integers(1, 5))
+def test_who_ends_where_the_teacher_would_go_on_is_below_the_mean(before: int, after: int) -> None:
+    early, whole = turn_advantages(
+        [[1.0] * before + [0.0], [1.0] * (before + after)], 2, "to_go_mean"
+    )
+    assert all(one < 0 for one in early)
+    assert all(one > 0 for one in whole[: before + 1])
+    assert whole[before + 1 :] == pytest.approx([0.0] * (after - 1))
+
+
+@given(st.lists(st.lists(CREDIT, max_size=5), min_size=6, max_size=6))
+def test_those_that_reached_a_turn_share_out_nothing(earned: list[list[float]]) -> None:
+    found = turn_advantages(earned, 6, "to_go_mean")
+    assert [len(each) for each in found] == [len(each) for each in earned]
+    for turn in range(5):
+        reached = [each[turn] for each in found if turn < len(each)]
+        assert sum(reached) == pytest.approx(0, abs=1e-9)
+
+
+def test_the_mean_to_go_knows_nothing_before_a_turn_without_an_answer() -> None:
+    earned = [[1.0, None, 1.0], [0.0, 0.0, 0.0]]
+    assert turn_advantages(earned, 2, "to_go_mean") == [[0.0, 0.0, 0.5], [0.0, 0.0, -0.5]]
+
+
 def test_an_unscored_rollout_has_no_part_in_the_mean() -> None:
     assert turn_advantages([[1.0], None, [0.0]], 3) == [[0.5], [], [-0.5]]
 

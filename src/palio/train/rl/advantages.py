@@ -4,6 +4,12 @@ Source: Liu et al., Understanding R1-Zero-Like Training (arXiv 2503.20783). Per 
 A[t] = turn_weight * A_turn[t] + outcome_weight * A_outcome. A turn that a rollout never reached
 counts as reward 0 in the mean of that step, so that stopping early is never better than average.
 A turn that the teacher did not answer for is no statement: it is in no mean and has advantage 0.
+
+Two turns of one number need not have equally much before them. `to_go` is a sum, so that of two
+rollouts that do at each turn what the teacher would, the longer one is paid for its length at every
+turn that they share, and the shorter one fined. `to_go_mean` is a share of what was left to earn,
+and both have all of it. It needs no 0 for turns that were not reached: who ends where the teacher
+would go on has earned nothing with the last turn.
 """
 
 from __future__ import annotations
@@ -11,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-CreditKind = Literal["step", "to_go"]
-"""`step`: each turn answers for its own credit; `to_go`: for its own and all later ones."""
+CreditKind = Literal["step", "to_go", "to_go_mean"]
+"""`step`: each turn answers for its own credit; `to_go`: for its own and all later ones;
+`to_go_mean`: for their mean, held against those that reached the turn."""
 
 
 def outcome_advantages(rewards: Sequence[float | None], group: int) -> list[float]:
@@ -50,7 +57,8 @@ def turn_advantages(
         ]
         scored = [each for each in valued if each is not None]
         longest = max((len(each) for each in scored), default=0)
-        means = [_mean(scored, turn) for turn in range(longest)]
+        missing = None if kind == "to_go_mean" else 0.0
+        means = [_mean(scored, turn, missing) for turn in range(longest)]
         out += [
             []
             if each is None
@@ -60,22 +68,22 @@ def turn_advantages(
     return out
 
 
-def _mean(scored: Sequence[Sequence[float | None]], turn: int) -> float:
-    """Of one turn over a group; 0 for a rollout that ended before it."""
-    values = [each[turn] if turn < len(each) else 0.0 for each in scored]
+def _mean(scored: Sequence[Sequence[float | None]], turn: int, missing: float | None) -> float:
+    """Of one turn over a group; `missing` is that of a rollout that ended before it."""
+    values = [each[turn] if turn < len(each) else missing for each in scored]
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else 0.0
 
 
 def _valued(earned: Sequence[float | None], kind: CreditKind) -> list[float | None]:
-    """What each turn answers for; with `to_go` nobody knows it before an unknown credit."""
+    """What each turn answers for; with later ones nobody knows it before an unknown credit."""
     if kind == "step":
         return list(earned)
     total: float | None = 0.0
     out: list[float | None] = []
-    for credit in reversed(earned):
+    for left, credit in enumerate(reversed(earned), start=1):
         total = None if total is None or credit is None else total + credit
-        out.append(total)
+        out.append(total if total is None or kind == "to_go" else total / left)
     return out[::-1]
 
 
