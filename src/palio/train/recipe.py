@@ -16,6 +16,7 @@ from palio.train.reporting import reports_to
 from palio.train.settings import TrlSettings
 from palio.train.stage import StageSettings
 from palio.train.stages import KINDS, kind_named
+from palio.train.unread import check_read
 
 R = TypeVar("R")
 
@@ -245,7 +246,8 @@ def read_recipe(raw: Mapping[str, Any], *, where: str = "") -> Recipe:
 
     Raises:
         ConfigError: an unknown key, a wrong type, a stage of an unknown kind, a name used twice, a
-            chat template that cannot be kept to, a `report_to` that nobody knows.
+            chat template that cannot be kept to, a `report_to` that nobody knows, a setting that
+            the stage does not read.
         MissingDependencyError: what a `report_to` needs is not installed.
     """
     unknown = sorted(raw.keys() - {"name", "seed", "model", "data", "stage"})
@@ -259,13 +261,14 @@ def read_recipe(raw: Mapping[str, Any], *, where: str = "") -> Recipe:
     pretrained = None if ours else _read(model, PretrainedModel, "model", where)
     if pretrained is not None and pretrained.template:
         _check_template(pretrained.template)
+    tables = _read(raw.get("stage", []), list[dict[str, Any]], "stage", where)
     return Recipe(
         name=_read(raw.get("name", "recipe"), str, "name", where),
         seed=_read(raw.get("seed", 0), int, "seed", where),
         model=_read(model, PalioModel, "model", where) if ours else None,
         pretrained=pretrained,
         data=_read(raw.get("data", {}), DataConfig, "data", where),
-        stages=_stages(_read(raw.get("stage", []), list[dict[str, Any]], "stage", where), where),
+        stages=_stages(tables, where, ours=ours if "model" in raw else None),
     )
 
 
@@ -279,7 +282,9 @@ def _check_template(named: str) -> None:
         raise ConfigError(error.what, where=error.where or named, remedy=error.remedy) from error
 
 
-def _stages(tables: Sequence[dict[str, Any]], where: str) -> tuple[StageEntry, ...]:
+def _stages(
+    tables: Sequence[dict[str, Any]], where: str, *, ours: bool | None
+) -> tuple[StageEntry, ...]:
     if not tables:
         raise ConfigError("the recipe has no stage", where=where, remedy="add a [[stage]] table")
     stages = []
@@ -295,6 +300,7 @@ def _stages(tables: Sequence[dict[str, Any]], where: str) -> tuple[StageEntry, .
             )
         rest = over_defaults(rest, kind_named(kind).settings)
         settings = _read(rest, kind_named(kind).settings, f"{at} ({name})", where)
+        check_read(kind, str(name), settings, ours=ours, where=where or at)
         _check_reports(settings, where or at)
         stages.append(StageEntry(kind=kind, name=str(name), settings=settings))
     twice = [name for name, n in Counter(stage.name for stage in stages).items() if n > 1]
