@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attent
 
 from palio.train import kernels, model
 from palio.train.model import ModelConfig, Qwen3
-from palio.train.optimiser import Optimiser, OptimiserConfig, orthogonal
+from palio.train.optimiser import Optimiser, OptimiserConfig, in_turn, orthogonal
 
 
 def plain_norm_rotate(x: Tensor, gain: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
@@ -112,6 +114,58 @@ def test_stacks_move_as_single_matrices_do() -> None:
     other = Optimiser(made, OptimiserConfig(clip=0.0))
     other.load_state_dict(optimiser.state_dict())
     torch.testing.assert_close(other.state_dict()["momentum"], held)
+
+
+def decaying(decay: float, spread: Any = in_turn) -> tuple[Qwen3, Optimiser]:
+    made = Qwen3(ModelConfig(64, 32, 64, layers=2, heads=2, kv_heads=1, head_dim=16))
+    made.initialise(0)
+    config = OptimiserConfig(weight_decay=decay, matrix_rate=0.1, other_rate=0.2)
+    optimiser = Optimiser(made, config)
+    optimiser.step([torch.zeros_like(weight) for weight in made.parameters()], 0.5, spread)
+    return made, optimiser
+
+
+def in_threads(work: Sequence[Callable[[], None]]) -> None:
+    """Gradients are off in the thread that calls, not in those that work."""
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda piece: piece(), work))
+
+
+@pytest.mark.parametrize("spread", [in_turn, in_threads])
+def test_matrices_and_embeddings_decay_and_gains_do_not(spread: Any) -> None:
+    """Without a gradient nothing else moves them: what is left is the decay."""
+    before = decaying(0.0)[0].state_dict()
+    made, _ = decaying(0.4, spread)
+    for name, weight in made.named_parameters():
+        rate = 0.2 if "embed" in name else 0.1
+        share = 1.0 if weight.dim() < 2 else 1.0 - 0.5 * rate * 0.4
+        assert ("norm" in name) == (share == 1.0), name
+        torch.testing.assert_close(weight.detach(), before[name] * share, rtol=1e-6, atol=0)
+
+
+def test_decay_of_embeddings_is_that_of_adamw_and_a_state_of_before_does_not_double_it() -> None:
+    made, optimiser = decaying(0.4)
+    embeddings = made.get_parameter(next(n for n, _ in made.named_parameters() if "embed" in n))
+    plain = embeddings.detach().clone().requires_grad_()
+    adam = torch.optim.AdamW([plain], lr=0.1, betas=(0.9, 0.95), weight_decay=0.4, fused=True)
+    state = optimiser.state_dict()
+    for group in state["adam"]["param_groups"]:
+        group["weight_decay"] = 0.4
+    fresh = Optimiser(made, optimiser.config)
+    fresh.load_state_dict(state)
+    torch.manual_seed(0)
+    plain.grad = torch.zeros_like(plain)
+    adam.step()  # the step that `decaying` made, but for its decay
+    with torch.no_grad():
+        plain.copy_(embeddings)
+    for _ in range(3):
+        gradients = [torch.randn_like(weight) for weight in made.parameters()]
+        norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in gradients]))
+        place = next(i for i, weight in enumerate(made.parameters()) if weight is embeddings)
+        plain.grad = gradients[place] / norm
+        adam.step()
+        fresh.step(gradients, 0.5)
+    torch.testing.assert_close(embeddings, plain, rtol=1e-5, atol=1e-7)
 
 
 def curve(steps: int) -> list[float]:

@@ -38,6 +38,9 @@ class OptimiserConfig(Record, frozen=True, omit_defaults=False):
         matrix_rate: of Muon; an update of a (rows, columns) matrix has about the length of
             rate * sqrt(rows) * max(1, rows / columns) ** 0.5.
         other_rate: of AdamW.
+        weight_decay: of matrices and embeddings, decoupled: an update takes this share, times the
+            rate of their optimiser, off each weight. Gains of norms never decay. Embeddings do, as
+            with the trainers of transformers and nanoGPT; here they are the head's matrix, too.
         clip: largest norm of the whole gradient; 0: no limit.
     """
 
@@ -107,7 +110,7 @@ class Optimiser:
             [self._weights[i] for i in self._others],
             lr=config.other_rate,
             betas=config.other_betas,
-            weight_decay=config.weight_decay,
+            weight_decay=0.0,  # `_shrink`: gains stand in the same group
             fused=True,
         )
 
@@ -134,6 +137,8 @@ class Optimiser:
             self._weights[index].grad = gradients[index]
         for group in self._adam.param_groups:
             group["lr"] = self.config.other_rate * rate
+        embeddings = [place for place in self._others if self._weights[place].dim() > 1]
+        self._shrink(embeddings, self.config.other_rate * rate)
         self._adam.step()
         self._adam.zero_grad(set_to_none=True)
 
@@ -144,8 +149,16 @@ class Optimiser:
         ahead.add_(stack.momentum, alpha=self.config.matrix_momentum)
         rows, columns = ahead.shape[1:]
         length = self.config.matrix_rate * rate * max(1.0, rows / columns) ** 0.5
+        self._shrink(stack.places, self.config.matrix_rate * rate)
         for place, update in zip(stack.places, orthogonal(ahead), strict=True):
             self._weights[place].add_(update, alpha=-length)
+
+    @torch.no_grad()
+    def _shrink(self, places: Sequence[int], rate: float) -> None:
+        """Decay, before the update and apart from it (Loshchilov and Hutter, 2019)."""
+        if self.config.weight_decay:
+            for place in places:
+                self._weights[place].mul_(1.0 - rate * self.config.weight_decay)
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs."""
@@ -157,6 +170,8 @@ class Optimiser:
         for place, momentum in state["momentum"].items():
             held[place].copy_(momentum)
         self._adam.load_state_dict(state["adam"])
+        for group in self._adam.param_groups:
+            group["weight_decay"] = 0.0  # a state of before has the recipe's
 
     def _momentum(self) -> dict[int, Tensor]:
         return {
