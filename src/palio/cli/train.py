@@ -173,10 +173,14 @@ def audit(
     run_folder: Path = typer.Argument(help="Run of `palio train`, or lab of `palio experiment`."),
     corpus: Path | None = typer.Option(None, help="Corpus folder that a run was trained on."),
     suite: Path | None = typer.Option(None, help="Suite that the corpus was built with."),
+    also: list[Path] = typer.Option([], help="Corpus of a run that it began with; repeatable."),
     plan: list[str] = typer.Option([], help="Plans of a lab that are not bundled, TOML."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Count what stages saw of held-out problems; exit 1 if one trained outside its pool."""
+    """Count what stages saw of held-out problems; exit 1 if one trained outside its pool.
+
+    And exit 1 if a run could tell what the weights were trained on, and none does.
+    """
     from palio.evaluate.experiment.audit import audit_lab, is_lab
     from palio.records import ConfigError, to_json
     from palio.train.audit import audit_run
@@ -190,8 +194,9 @@ def audit(
     elif corpus is None or suite is None:
         raise ConfigError("name --corpus and --suite of the run")
     else:
-        own = audit_run(run_folder, corpus, suite)
-        read, clean, plain = {"": own}, own.clean, to_json(own)
+        own = audit_run(run_folder, corpus, suite, also)
+        read, plain = {"": own}, to_json(own)
+        clean = own.verdict != "outside" and not own.unknown and not own.lost
     if as_json:
         typer.echo(plain.decode())
     else:
@@ -209,6 +214,8 @@ def _object(run: str, saw: RunAudit) -> None:
         typer.echo(f"{head}stages were trained with different chat templates: {template}", err=True)
     for name in saw.unknown:
         typer.echo(f"{head}stage {name} left no record of what it rolled out", err=True)
+    for origin in (*saw.lost, *saw.public):
+        typer.echo(f"{head}{origin}", err=True)
     for problem in saw.outside[:10]:
         typer.echo(f"{head}problem {problem} is not in the training pool", err=True)
 
@@ -232,6 +239,22 @@ def _show_audit(read: dict[str, RunAudit]) -> None:
     for stage in read[""].stages if "" in read else ():
         told = ", ".join(f"{what} {value}" for what, value in stage.digests.items())
         typer.echo(f"{stage.name}: {told or 'its checkpoint tells no template and no rows'}")
+    if "" in read:
+        _show_origins(read[""])
+
+
+def _show_origins(saw: RunAudit) -> None:
+    """What the runs saw whose weights went into this one, and the verdict on all of it."""
+    for origin in saw.origins or ():
+        if origin.made_by:
+            typer.echo(str(origin))
+        for stage in origin.stages:
+            rollouts = "unknown" if stage.rollouts is None else f"{stage.rollouts:,}"
+            typer.echo(
+                f"  {stage.name}: {stage.rows:,} rows, rollouts {rollouts}, {stage.problems:,} "
+                f"problems, {len(stage.outside):,} outside the training pool"
+            )
+    typer.echo(f"verdict: {saw.verdict}")
 
 
 @app.command()

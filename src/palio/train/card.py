@@ -65,6 +65,7 @@ def write_card(run: Path, results: Sequence[Measured] = ()) -> Path:
         version=__version__,
         recipe=chain.config["recipe"],
         base_model=(chain.config.get("pretrained") or {}).get("path", ""),
+        began=_began(chain),
         dry=chain.config.get("dry", False),
         inputs=sorted(lineage.items()),
         certified="certificate" in lineage,
@@ -81,6 +82,12 @@ def write_card(run: Path, results: Sequence[Measured] = ()) -> Path:
     path = folder / CARD
     write_lines(path, [text.encode()])
     return path
+
+
+def _began(chain: Provenance) -> str:
+    """The weights that a run began with, as its recipe names them; "" of a model from scratch."""
+    ours, theirs = chain.config.get("model") or {}, chain.config.get("pretrained") or {}
+    return str(ours.get("start") or theirs.get("path") or "")
 
 
 def _checked(folder: Path, results: Sequence[Measured]) -> str:
