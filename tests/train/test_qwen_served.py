@@ -22,7 +22,8 @@ from palio.train.engine import Sampled
 from palio.train.ground import Ground
 from palio.train.model import Qwen3
 from palio.train.recipe import PretrainedModel, read_recipe
-from palio.train.rl.rollouts import Play, Prefix, PrefixRoller, WorldRoller
+from palio.train.rl.prefixes import Prefix, PrefixRoller
+from palio.train.rl.rollouts import Play, WorldRoller
 from palio.train.rl.sampler import Decoding
 from palio.train.rl.tokens import TokenLog
 from palio.train.rollouts import collect

@@ -21,8 +21,9 @@ from palio.train.rl.advantages import outcome_advantages, turn_advantages
 from palio.train.rl.grpo import GrpoSettings, dr_grpo_arguments, shrink, train_grpo
 from palio.train.rl.hooks import STATES, last_state
 from palio.train.rl.policy import OwnPolicy
+from palio.train.rl.prefixes import PrefixRoller, prefixes_of
 from palio.train.rl.processes import check_batch
-from palio.train.rl.rollouts import PrefixRoller, Rollout, WorldRoller, prefixes_of
+from palio.train.rl.rollouts import Rollout, WorldRoller
 from palio.train.rl.sampler import Sampler
 from palio.train.rl.tokens import Span
 from palio.train.rl.trainer import Scheme, StepGrpoTrainer
@@ -375,7 +376,7 @@ def test_the_dry_run_is_small_and_valid() -> None:
 def test_a_group_may_lie_in_several_processes_that_a_launcher_starts() -> None:
     few = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 1}
     trl = msgspec.structs.replace(settings().trl, **few)
-    with pytest.raises(ConfigError, match="do not fill batches of 2"):
+    with pytest.raises(ConfigError, match="are no batch of 2"):
         settings(trl=trl)
     launched = settings(trl=msgspec.structs.replace(trl, launch=("torchrun",)))
     check_batch(launched.trl, 8, 4)

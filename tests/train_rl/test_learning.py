@@ -110,6 +110,7 @@ trl = TrlSettings(
     learning_rate=0.5, lr_scheduler_type="constant", warmup_ratio=0.0, max_steps=1,
     per_device_train_batch_size=int(batch), gradient_accumulation_steps=int(accumulation),
     extra={"optim": "sgd"}, max_grad_norm=0.0,
+    launch=("torchrun",) if accumulation == "1" else (),
 )
 policy, out, ignore = OwnPolicy(Path(start)), Path(out), lambda share, note: None
 if kind == "kto":

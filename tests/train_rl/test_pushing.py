@@ -35,7 +35,7 @@ def test_a_server_that_takes_no_weights_is_named(
         raise Exception("Request failed: 404")  # as TRL's client does
 
     monkeypatch.setattr("palio.train.rl.grpo.StepGrpoTrainer", made)
-    roller: Any = SimpleNamespace(keys=("a",))
+    roller: Any = SimpleNamespace(keys=("a", "b"))
     with pytest.raises(Exception, match="Request failed: 404") as found:
         train_grpo(policy, roller, settings(base_url=url), tmp_path, seed=0, report=print)
     assert isinstance(found.value, UpstreamError) == bool(url)

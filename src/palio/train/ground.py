@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from palio.corpus.build import POOL_FILE
 from palio.judging.encoders import TitleEncoder
@@ -71,19 +72,41 @@ class Ground:
         return replace(self, problems=kept)
 
     def evenly(self, count: int, salt: str) -> tuple[Problem, ...]:
-        """At most `count` problems, the kinds evenly, chosen by salted digest; 0: all."""
-        if not count or count >= len(self.problems):
-            return self.problems
-        by_kind: dict[str, list[Problem]] = {}
-        for problem in sorted(self.problems, key=lambda each: digest([salt, each.problem_id])):
-            by_kind.setdefault(problem.kind, []).append(problem)
-        chosen: list[Problem] = []
-        queues = [by_kind[kind] for kind in sorted(by_kind)]
-        while len(chosen) < count:
-            queues = [queue for queue in queues if queue]
-            chosen += [queue.pop(0) for queue in queues[: count - len(chosen)]]
-        wanted = {problem.problem_id for problem in chosen}
-        return tuple(problem for problem in self.problems if problem.problem_id in wanted)
+        """At most `count` problems, see `evenly`."""
+        return evenly(self.problems, count, salt, lambda problem: problem.problem_id)
+
+
+class Kinded(Protocol):
+    """What has a kind of problem."""
+
+    @property
+    def kind(self) -> str:
+        """E.g. product."""
+
+
+K = TypeVar("K", bound=Kinded)
+
+
+def evenly(held: Sequence[K], count: int, salt: str, name: Callable[[K], str]) -> tuple[K, ...]:
+    """At most `count`, the kinds evenly, chosen by salted digest, in their old order; 0: all.
+
+    Args:
+        held: problems, or rows of a corpus.
+        count: how many; 0: all.
+        salt: of the digests.
+        name: what a digest is taken of.
+    """
+    if not count or count >= len(held):
+        return tuple(held)
+    by_kind: dict[str, list[int]] = {}
+    for place in sorted(range(len(held)), key=lambda place: digest([salt, name(held[place])])):
+        by_kind.setdefault(held[place].kind, []).append(place)
+    chosen: list[int] = []
+    queues = [by_kind[kind] for kind in sorted(by_kind)]
+    while len(chosen) < count:
+        queues = [queue for queue in queues if queue]
+        chosen += [queue.pop(0) for queue in queues[: count - len(chosen)]]
+    return tuple(held[place] for place in sorted(chosen))
 
 
 def open_ground(

@@ -123,6 +123,23 @@ def ground_of(context: Context) -> Ground:
     return context.ground
 
 
+def check_trained(steps: int, where: Path) -> None:
+    """A checkpoint is only called trained when there was an update.
+
+    A stage that goes on from the state of its last update has the steps that were made before.
+
+    Raises:
+        InputError: there was none.
+    """
+    if steps < 1:
+        raise InputError(
+            "the stage made no update, so there is nothing to keep",
+            where=str(where),
+            remedy="give it more problems or rows than a batch takes, and a `max_steps` or "
+            "`num_train_epochs` above 0",
+        )
+
+
 StageRun = Callable[[Any, Context, Path | None, Path, Report], StageResult]
 """(settings, context, previous checkpoint, stage folder, report) -> result.
 

@@ -33,7 +33,7 @@ from palio.train.checkpoint import CHECKPOINT, seal
 from palio.train.recipe import PretrainedModel
 from palio.train.rows import rows_digest
 from palio.train.settings import SftSettings
-from palio.train.stage import Context, Report, StageResult, read_metrics
+from palio.train.stage import Context, Report, StageResult, check_trained, read_metrics
 
 
 class PretrainedBackend:
@@ -102,6 +102,7 @@ class PretrainedBackend:
         last = metrics[-1] if metrics else {}
         counts = {source.name: len(source.examples) for source in sources}
         told = from_json((out / TOLD).read_bytes(), Told, where=str(out / TOLD))
+        check_trained(told.steps, out)
         counts |= {"steps": told.steps, "tokens": told.tokens}
         codec = self.codec(Path(job.start) if job.start else None, context)
         inputs = {

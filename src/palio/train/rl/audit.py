@@ -110,14 +110,33 @@ def audit_means(audits: Sequence[Audit]) -> dict[str, float]:
     }
 
 
-def group_shares(successes: Sequence[bool], group: int) -> dict[str, float]:
-    """Share of groups in which no, some or all rollouts succeed; only the mixed ones teach."""
-    groups = [successes[start : start + group] for start in range(0, len(successes), group)]
+def success_rate(successes: Sequence[bool | None]) -> dict[str, float]:
+    """Share of the scored rollouts that succeed, and of all rollouts that are unscored (None).
+
+    No `success` where none is scored: it is not known.
+    """
+    scored = [each for each in successes if each is not None]
+    found = {"unscored": (len(successes) - len(scored)) / max(1, len(successes))}
+    return {"success": sum(scored) / len(scored), **found} if scored else found
+
+
+def group_shares(successes: Sequence[bool | None], group: int) -> dict[str, float]:
+    """Share of groups in which no, some or all rollouts succeed; only the mixed ones teach.
+
+    An unscored rollout (None) is neither a success nor a failure of its group. A group without any
+    scored one has no part in these shares; `groups/unscored` is the share of such groups among all,
+    and is told where there is one.
+    """
+    parts = [successes[start : start + group] for start in range(0, len(successes), group)]
+    scored = [[each for each in part if each is not None] for part in parts]
+    groups = [each for each in scored if each]
     count = max(1, len(groups))
     none = sum(not any(each) for each in groups)
     every = sum(all(each) for each in groups)
-    return {
+    found = {
         "groups/all_fail": none / count,
         "groups/mixed": (len(groups) - none - every) / count,
         "groups/all_success": every / count,
     }
+    lost = len(parts) - len(groups)
+    return {**found, "groups/unscored": lost / len(parts)} if lost else found

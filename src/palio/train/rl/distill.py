@@ -24,7 +24,7 @@ from palio.records import ConfigError, Profile
 from palio.train.backends.job import configured
 from palio.train.disk import WholeStates
 from palio.train.ground import Ground
-from palio.train.rl.audit import audit_means
+from palio.train.rl.audit import audit_means, success_rate
 from palio.train.rl.hooks import (
     MetricsFile,
     audits_of,
@@ -36,7 +36,8 @@ from palio.train.rl.hooks import (
 )
 from palio.train.rl.material import GROUND, read_ground, write_ground
 from palio.train.rl.opening import open_policy, open_teacher, teacher_digests
-from palio.train.rl.order import EpochSampler
+from palio.train.rl.order import EpochSampler, check_enough
+from palio.train.rl.owned import check_extra
 from palio.train.rl.policy import Policy
 from palio.train.rl.processes import Desk, Done, sealed, trained_elsewhere, unseen
 from palio.train.rl.rollouts import Play, Roller, Rollout, WorldRoller
@@ -77,6 +78,9 @@ class DistillSettings(StageSettings, frozen=True, omit_defaults=False, forbid_un
     )
 
     def __post_init__(self) -> None:
+        check_extra(self.trl, "distill")
+        if self.problems:
+            self.check_problems(self.problems, 1)
         if not 0 <= self.divergence <= 1:
             raise ConfigError("divergence must be in [0, 1]")
         if self.temperature <= 0:
@@ -91,6 +95,16 @@ class DistillSettings(StageSettings, frozen=True, omit_defaults=False, forbid_un
     def play(self) -> Play:
         """How rollouts are made."""
         return Play.of(self)
+
+    def check_problems(self, found: int, processes: int) -> None:
+        """Each step is on as many different problems as all processes take rollouts.
+
+        Raises:
+            ConfigError: there are fewer.
+        """
+        batch = self.trl.per_device_train_batch_size * self.trl.gradient_accumulation_steps
+        remedy = "lower batch size * accumulation, or give the stage more problems"
+        check_enough(found, batch * processes, "problems", remedy)
 
 
 class WorldDistillationTrainer(WholeStates, DistillationTrainer):
@@ -135,8 +149,8 @@ class WorldDistillationTrainer(WholeStates, DistillationTrainer):
         """TRL's generation: here rollouts in the world, as they were sampled."""
         self.rolled = rolled(self, self.policy, self.roller, prompts, self._rollout_seed)
         found = audit_means(audits_of(self.rolled))
-        successes: list[bool] = gather_object([each.success for each in self.rolled])
-        found["success"] = sum(successes) / len(successes)
+        known = [None if each.outcome is None else each.success for each in self.rolled]
+        found |= success_rate(gather_object(known))
         for name, value in found.items():
             self._metrics["train"][name].append(value)
         return (
@@ -162,7 +176,8 @@ def train_distill(
     """Train a policy in place; goes on from the newest state in `out`.
 
     Raises:
-        ConfigError: TRL does not take what the recipe says.
+        ConfigError: TRL does not take what the recipe says, or there are fewer problems than a
+            step takes.
     """
     torch.set_num_threads(threads)
     fields = trl_fields(settings.trl, out, seed) | {
@@ -180,6 +195,7 @@ def train_distill(
         seed=seed,
         callbacks=[MetricsFile(out, report)],
     )
+    settings.check_problems(len(roller.keys), trainer.accelerator.num_processes)
     trainer.train(resume_from_checkpoint=last_state(out))
     return trainer
 
@@ -191,10 +207,12 @@ def run_distill(
 
     Raises:
         InputError: no checkpoint to start from, no training problems, or no teacher.
-        ConfigError: the teacher has another vocabulary.
+        ConfigError: the teacher has another vocabulary, or there are fewer problems than a step
+            takes.
         IntegrityError: the loss is not a number.
     """
     ground = ground_of(context)
+    settings.check_problems(len(ground.problems), 1)
     if settings.trl.launch:
         material = lambda: write_ground(ground, out / GROUND)  # noqa: E731
         done = trained_elsewhere("distill", settings, context, previous, out, material)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,22 +12,17 @@ import msgspec
 import torch
 from trl.trainer.grpo_config import GRPOConfig
 
-from palio.agents.scripted import ScriptedUpstream
-from palio.broker.upstream import HttpUpstream, Upstream
-from palio.corpus.rows import CorpusRow, read_rows
+from palio.corpus.rows import read_rows
 from palio.records import (
     ConfigError,
     FaultCode,
-    InputError,
     MissingDependencyError,
     PalioError,
     Profile,
     Record,
     UpstreamError,
-    to_json,
 )
 from palio.train.backends.job import configured
-from palio.train.ground import Ground
 from palio.train.rl.advantages import CreditKind
 from palio.train.rl.hooks import (
     MetricsFile,
@@ -36,9 +31,12 @@ from palio.train.rl.hooks import (
     small_trl,
     trl_fields,
 )
-from palio.train.rl.material import GROUND, read_ground, write_ground
+from palio.train.rl.material import GROUND, read_ground
 from palio.train.rl.opening import open_policy
+from palio.train.rl.order import check_enough
+from palio.train.rl.owned import check_extra
 from palio.train.rl.policy import Policy, ServedPolicy
+from palio.train.rl.prefixes import PrefixRoller
 from palio.train.rl.processes import (
     ROWS,
     Desk,
@@ -48,8 +46,14 @@ from palio.train.rl.processes import (
     trained_elsewhere,
     unseen,
 )
-from palio.train.rl.rewards import TeacherPolicy
-from palio.train.rl.rollouts import Play, PrefixRoller, Roller, WorldRoller, prefixes_of
+from palio.train.rl.rollouts import Play, Roller
+from palio.train.rl.sources import (
+    make_roller,
+    problems_of,
+    rows_of,
+    teacher_of,
+    write_material,
+)
 from palio.train.rl.trainer import Scheme, StepGrpoTrainer
 from palio.train.seen import Witness, rolled_digest
 from palio.train.settings import TrlSettings
@@ -86,9 +90,11 @@ class GrpoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unkno
         reward: `outcome`: strict success alone; `on_policy`: also a credit for each step that the
             teacher would take on the student's history; `prefix`: one turn after a teacher's
             prefix by ShoppingBench's formula, without a world.
-        problems: training problems, the kinds evenly; 0: all. In prefix mode: teacher's rows.
+        problems: training problems, the kinds evenly; 0: all. In prefix mode: teacher's rows, of
+            which turns are left out that are over `longest`, or whose calls cannot be read.
         group: rollouts of a problem.
-        groups: problems of a step.
+        groups: problems of a step; each update is on the rollouts of one step, so group * groups
+            is batch size * accumulation (* processes).
         outcome_weight: lambda of A = turn_weight * A_turn + lambda * A_outcome.
         credit: what a turn answers for.
         profile: whose strict success is the outcome.
@@ -131,21 +137,37 @@ class GrpoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unkno
     )
 
     def __post_init__(self) -> None:
+        check_extra(self.trl, "grpo")
         batch = self.trl.per_device_train_batch_size * self.trl.gradient_accumulation_steps
+        rollouts = self.group * self.groups
         if self.group < 2:
             raise ConfigError("a group needs at least 2 rollouts to have a mean of others")
         if self.temperature <= 0:
             raise ConfigError("rollouts of a group must differ: temperature above 0")
-        spread = bool(self.trl.launch)  # a group may lie in several processes
-        if (batch % self.group and not spread) or self.group * self.groups % batch:
+        if self.groups < 1 or self.problems < 0:
+            raise ConfigError("groups must be at least 1, problems at least 0")
+        if rollouts % batch if self.trl.launch else rollouts != batch:
             raise ConfigError(
-                f"{self.groups} groups of {self.group} do not fill batches of {batch}",
+                f"a step makes {rollouts} rollouts ({self.groups} groups of {self.group}), which "
+                f"are no batch of {batch}",
                 remedy="group * groups = batch size * accumulation (* processes)",
             )
+        if self.reward != "prefix" and self.problems:
+            self.check_problems(self.problems)
 
     def play(self) -> Play:
         """How rollouts are made."""
         return Play.of(self)
+
+    def check_problems(self, found: int) -> None:
+        """Each step is on `groups` different problems, or turns in prefix mode.
+
+        Raises:
+            ConfigError: there are fewer.
+        """
+        what = "turns of a teacher" if self.reward == "prefix" else "problems"
+        remedy = f"lower `groups` and the batch with it, or give the stage more {what}"
+        check_enough(found, self.groups, what, remedy)
 
 
 def dr_grpo_arguments(settings: GrpoSettings, out: Path, seed: int) -> GRPOConfig:
@@ -191,7 +213,12 @@ def train_grpo(
         seed: of the trainer and the rollouts.
         report: progress.
         threads: of torch.
+
+    Raises:
+        ConfigError: the batches of all processes are not one step's rollouts, there are fewer
+            problems than a step takes, or TRL does not take what the recipe says.
     """
+    settings.check_problems(len(roller.keys))
     torch.set_num_threads(threads)
     before = read_metrics(out)
     turns = 0.0 if settings.reward != "on_policy" else settings.turn_weight
@@ -219,8 +246,7 @@ def train_grpo(
             callbacks=[MetricsFile(out, report)],
         )
     processes = trainer.accelerator.num_processes
-    if processes > 1:
-        check_batch(settings.trl, settings.group * settings.groups, processes)
+    check_batch(settings.trl, settings.group * settings.groups, processes)
     models = [policy.model] if start is None else [policy.model, start]
     low, heat = settings.trl.bf16, settings.temperature
     with policy.kernels(models, temperature=heat, low=low, threads=threads):
@@ -264,15 +290,18 @@ def run_grpo(
 
     Raises:
         InputError: there is no checkpoint to start from, or no training problems.
+        ConfigError: there are fewer of them than a step takes.
         IntegrityError: the loss is not a number.
         UpstreamError: no rollout of a step could be scored, or the teacher answered for no turn.
         MissingDependencyError: a server is to sample, and vLLM is not installed.
     """
     check_vllm(settings)
-    rows = list(context.rows)[: settings.problems or None] if settings.reward == "prefix" else []
-    ground = None if settings.reward == "prefix" else _problems(context.ground)
+    rows = rows_of(settings, context) if settings.reward == "prefix" else []
+    ground = None if settings.reward == "prefix" else problems_of(context.ground)
+    if ground is not None:
+        settings.check_problems(len(ground.problems))
     if settings.trl.launch:
-        material = lambda: _write_material(out, ground, rows)  # noqa: E731
+        material = lambda: write_material(out, ground, rows)  # noqa: E731
         named = settings if not settings.base_url else served_by(settings, previous)
         done = trained_elsewhere("grpo", named, context, previous, out, material)
         return sealed(context, previous, out, done.counts, rolled_digest(out))
@@ -289,7 +318,7 @@ def run_grpo(
             report=report,
             threads=context.threads,
         )
-    return finished(policy, context, out, _counts(trainer, settings), rolled_digest(out))
+    return finished(policy, context, out, _counts(trainer, roller), rolled_digest(out))
 
 
 def work_grpo(settings: GrpoSettings, policy: Policy, desk: Desk) -> tuple[StepGrpoTrainer, Done]:
@@ -302,7 +331,7 @@ def work_grpo(settings: GrpoSettings, policy: Policy, desk: Desk) -> tuple[StepG
         roller = make_roller(settings, ground, rows, desk.seed, policy, upstream)
         witness = Witness(roller, desk.out)
         trainer = train_grpo(policy, witness, settings, desk.out, seed=desk.seed, report=unseen)
-    return trainer, Done(_counts(trainer, settings))
+    return trainer, Done(_counts(trainer, roller))
 
 
 def served_by(settings: GrpoSettings, previous: Path | None) -> GrpoSettings:
@@ -317,66 +346,14 @@ def _sampled_by(policy: Policy, settings: GrpoSettings) -> Policy:
     return ServedPolicy(policy, settings.base_url, settings.served_model)
 
 
-def _write_material(out: Path, ground: Ground | None, rows: Sequence[CorpusRow]) -> None:
-    if ground is not None:
-        write_ground(ground, out / GROUND)
-    (out / ROWS).write_bytes(b"".join(to_json(row) + b"\n" for row in rows))
-
-
-def _counts(trainer: StepGrpoTrainer, settings: GrpoSettings) -> dict[str, int]:
-    steps = trainer.state.global_step
-    counts = {"steps": steps, "rollouts": steps * settings.group * settings.groups}
-    return {**counts, "stopped_early": int(bool(trainer.stopped))}
-
-
-@contextmanager
-def teacher_of(settings: TeacherSettings, key: str) -> Iterator[Upstream]:
-    """The teacher's endpoint, or the scripted models."""
-    if not settings.base_url:
-        yield ScriptedUpstream(settings.seed)
-        return
-    with HttpUpstream(settings.base_url, key) as upstream:
-        yield upstream
-
-
-def _problems(ground: Ground | None) -> Ground:
-    if ground is None or not ground.problems:
-        raise InputError(
-            "rollouts need training problems and their catalogues",
-            remedy='name them with --suite and --catalogue, or use reward = "prefix"',
-        )
-    return ground
-
-
-def make_roller(
-    settings: GrpoSettings,
-    ground: Ground | None,
-    rows: Sequence[CorpusRow],
-    seed: int,
-    policy: Policy,
-    upstream: Upstream,
-) -> Roller:
-    """What the stage rolls out: turns of rows in prefix mode, else training problems.
-
-    Raises:
-        InputError: there are no training problems, or no rows in prefix mode.
-    """
-    play = settings.play()
-    if settings.reward == "prefix":
-        prefixes = [
-            prefix
-            for number, row in enumerate(rows)
-            for prefix in prefixes_of(f"{row.problem_id}/{number}", row.typed(), row.offered)
-        ]
-        if not prefixes:
-            raise InputError("no row of the corpus has a turn with a call")
-        return PrefixRoller(prefixes, policy.codec, play)
-    ground = _problems(ground)
-    problems = ground.evenly(settings.problems, f"grpo-{seed}")
-    named = settings.teacher
-    teacher = TeacherPolicy(upstream, named.model, where=named.base_url)
-    asked = teacher if settings.reward == "on_policy" else None
-    return WorldRoller(problems, ground, policy.codec, play, asked)
+def _counts(trainer: StepGrpoTrainer, roller: Roller) -> dict[str, int]:
+    """What was done; with TRL's `num_iterations` several updates are on the same rollouts."""
+    steps, args = trainer.state.global_step, trainer.args
+    batches = args.steps_per_generation * args.num_iterations
+    made = -(-steps * args.gradient_accumulation_steps // batches) * args.generation_batch_size
+    lost = roller.left_out if isinstance(roller, PrefixRoller) else {}
+    counts = {"steps": steps, "rollouts": made, "stopped_early": int(bool(trainer.stopped))}
+    return counts | {reason: count for reason, count in lost.items() if count}
 
 
 def shrink(settings: GrpoSettings) -> GrpoSettings:

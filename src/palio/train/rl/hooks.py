@@ -36,6 +36,7 @@ from palio.train.stage import (
     Report,
     StageResult,
     append_metrics,
+    check_trained,
     read_metrics,
     trim_metrics,
 )
@@ -115,8 +116,12 @@ def rolled(
 
 
 def audits_of(rollouts: Sequence[Rollout]) -> list[Audit]:
-    """Audit counts of a step, those of the other processes too: all come to the same end."""
-    own = [rollout.audit for rollout in rollouts if rollout.audit is not None]
+    """Audit counts of a step, those of the other processes too: all come to the same end.
+
+    An unscored rollout has none: the calls that it did not make say nothing of the policy.
+    """
+    scored = [rollout for rollout in rollouts if rollout.outcome is not None]
+    own = [rollout.audit for rollout in scored if rollout.audit is not None]
     everyone: list[Audit] = gather_object(own)
     return everyone
 
@@ -198,7 +203,12 @@ def last_state(out: Path) -> str | None:
 def finished(
     policy: Policy, context: Context, out: Path, counts: dict[str, int], rows: str
 ) -> StageResult:
-    """Save the trained policy, with the digest of the rows that it was trained on."""
+    """Save the trained policy, with the digest of the rows that it was trained on.
+
+    Raises:
+        InputError: there was no update.
+    """
+    check_trained(counts["steps"], out)
     folder = out / CHECKPOINT
     policy.save(
         folder,

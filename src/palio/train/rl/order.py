@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from trl.trainer.utils import RepeatSampler
 
+from palio.records import ConfigError
+
 
 class EpochSampler(RepeatSampler):
     """TRL's `RepeatSampler`, whose order an epoch's number decides."""
@@ -33,3 +35,21 @@ class EpochSampler(RepeatSampler):
             self.generator.manual_seed(self.seed)
             for _ in range(epoch):
                 torch.randperm(self.num_samples, generator=self.generator)
+
+
+def check_enough(found: int, step: int, what: str, remedy: str) -> None:
+    """There is enough for one step: TRL's sampler drops what does not fill one, and so makes none.
+
+    Args:
+        found: different keys that can be rolled out.
+        step: of which a step takes that many.
+        what: they are, for people.
+        remedy: what to do about it.
+
+    Raises:
+        ConfigError: there are fewer than a step takes.
+    """
+    if found < step:
+        raise ConfigError(
+            f"a step takes {step} different {what}, and there are {found}", remedy=remedy
+        )

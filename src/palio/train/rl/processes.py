@@ -29,7 +29,7 @@ from palio.train.rl.opening import pretrained_policy
 from palio.train.rl.policy import Policy
 from palio.train.rows import trained_on
 from palio.train.settings import TrlSettings
-from palio.train.stage import Context, StageResult
+from palio.train.stage import Context, StageResult, check_trained
 from palio.train.stages import kind_named
 
 ROWS, DONE = "rows.jsonl", "trained.json"
@@ -148,7 +148,11 @@ def sealed(
     """What `hooks.finished` makes of a policy, of the weights that the processes saved.
 
     What was written for them goes then.
+
+    Raises:
+        InputError: there was no update.
     """
+    check_trained(counts["steps"], out)
     codec = context.backend.codec(previous, context)
     seal(
         out / SAVED,

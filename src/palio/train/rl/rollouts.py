@@ -10,34 +10,31 @@ from typing import Protocol
 import msgspec
 
 from palio.agents.spec import policy_agent
+from palio.broker.first_request import FirstRequest
 from palio.broker.limits import Limits
 from palio.judging.outcome import OutcomeScorer
 from palio.records import (
     FaultCode,
-    Message,
     PalioError,
     Problem,
     Profile,
     Record,
-    Tool,
     Trajectory,
     UpstreamError,
     digest,
 )
 from palio.rollout.problem import run_problem
 from palio.sandbox.inline import InlineDriver
-from palio.train.backend import Codec, Talk
+from palio.train.backend import Codec
 from palio.train.ground import Ground
 from palio.train.rl.audit import Audit, audit_of
 from palio.train.rl.rewards import (
     TeacherPolicy,
     on_policy_credits,
     outcome_reward,
-    prefix_reward,
 )
-from palio.train.rl.sampler import Decoding, Sampler
-from palio.train.rl.tokens import PROBE, Span, TokenLog
-from palio.train.text import END, parse_assistant
+from palio.train.rl.sampler import Sampler
+from palio.train.rl.tokens import Span, TokenLog
 from palio.world.tools import Toolbox
 
 
@@ -59,7 +56,8 @@ class Rollout:
         audit: counts; None in prefix mode, where nothing is carried out.
         trajectory: the record; None in prefix mode.
         asked: turns that make a call, of which the teacher is asked.
-        fault: why the teacher did not answer for all of them.
+        fault: why the teacher did not answer for all of them; in prefix mode why there is no
+            outcome.
     """
 
     key: str
@@ -84,12 +82,12 @@ def checked(rollouts: Sequence[Rollout], end: int) -> list[Rollout]:
         UpstreamError: not one of them could be scored, so there is nothing to learn from.
     """
     if all(rollout.outcome is None for rollout in rollouts):
-        faults = [each.trajectory.fault for each in rollouts if each.trajectory is not None]
+        faults = [each.trajectory.fault if each.trajectory else each.fault for each in rollouts]
         told = next((fault for fault in faults if fault is not None), None)
         why = told.what if told else "there is no record"
         raise UpstreamError(
             f"none of {len(rollouts)} rollouts could be scored: {why}",
-            code=told.code if told else FaultCode.upstream_unreachable,
+            code=getattr(told, "code", FaultCode.upstream_unreachable),
             remedy=(told.remedy if told else "") or "see that the sampler's server answers",
         )
     return [each if each.completion else _silent(each, end) for each in rollouts]
@@ -142,6 +140,9 @@ class Play(msgspec.Struct, frozen=True, kw_only=True):
 class WorldRoller:
     """Whole rollouts through the broker.
 
+    One whose first prompt already has more than `longest` tokens is unscored: the model has not
+    been asked.
+
     Args:
         problems: what is asked.
         ground: worlds and scorer's encoder.
@@ -186,7 +187,7 @@ class WorldRoller:
             problem,
             world,
             driver=self._driver,
-            upstream=log,
+            upstream=FirstRequest(log),
             limits=Limits(seconds=play.seconds),
             seed=seed,
             tools=self._ground.tools,
@@ -224,83 +225,6 @@ def rollout_of(key: str, log: TokenLog, outcome: float | None, *, success: bool)
         credits=None,
         success=success,
     )
-
-
-class Prefix(msgspec.Struct, frozen=True):
-    """A teacher's conversation up to one of its turns, and that turn.
-
-    Attributes:
-        key: unique, e.g. the problem and the number of the turn.
-    """
-
-    key: str
-    talk: Talk
-    teacher: Message
-
-
-def prefixes_of(key: str, messages: Sequence[Message], tools: Sequence[Tool]) -> list[Prefix]:
-    """One prefix for each turn of a teacher's conversation that makes a call."""
-    return [
-        Prefix(f"{key}#{at}", Talk(tuple(messages[:at]), tuple(tools)), message)
-        for at, message in enumerate(messages)
-        if at and message.role == "assistant" and message.tool_calls
-    ]
-
-
-class PrefixRoller:
-    """One turn after a teacher's prefix, scored against the teacher's by the upstream formula.
-
-    Args:
-        prefixes: teacher's steps, keys unique.
-        codec: the policy's tokens.
-        sampling: of the turn.
-    """
-
-    def __init__(self, prefixes: Sequence[Prefix], codec: Codec, play: Play) -> None:
-        self._prefixes = {prefix.key: prefix for prefix in prefixes}
-        self._codec, self._play = codec, play
-        self._prompts: dict[str, list[int]] = {}
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Keys of the teacher's steps."""
-        return tuple(self._prefixes)
-
-    def roll(self, keys: Sequence[str], seeds: Sequence[int], sampler: Sampler) -> list[Rollout]:
-        """See `Roller`."""
-        for key in set(keys) - self._prompts.keys():
-            self._prompts[key] = prompt_ids(self._codec, self._prefixes[key].talk)
-        with ThreadPoolExecutor(self._play.threads, thread_name_prefix="rollout") as pool:
-            return list(pool.map(lambda key, seed: self._one(key, seed, sampler), keys, seeds))
-
-    def _one(self, key: str, seed: int, sampler: Sampler) -> Rollout:
-        play, prompt = self._play, self._prompts[key]
-        decoding = Decoding(play.max_tokens, play.temperature, play.top_p, seed)
-        ids, logprobs = sampler.sample(prompt, decoding)
-        written = parse_assistant(self._codec.decode(ids).removesuffix(END))
-        reward = prefix_reward(written, self._prefixes[key].teacher)
-        return Rollout(
-            key=key,
-            prompt=prompt,
-            completion=ids,
-            mask=[True] * len(ids),
-            logprobs=logprobs,
-            spans=(Span(0, len(ids)),),
-            outcome=reward,
-            credits=None,
-            success=reward >= 4.0,  # format 1 and the teacher's very calls, 3
-        )
-
-
-def prompt_ids(codec: Codec, talk: Talk) -> list[int]:
-    """Ids of a conversation up to the opening of an assistant turn, by re-encoding its turns."""
-    ids, trained = codec.encode_talks([Talk((*talk.messages, PROBE), talk.tools)])[0]
-    last = len(ids) - 1
-    while not trained[last]:
-        last -= 1
-    while trained[last]:
-        last -= 1
-    return list(ids[: last + 1])
 
 
 def rollout_seed(seed: int, step: int, key: str, number: int) -> int:

@@ -29,7 +29,7 @@ from palio.train.rl.advantages import (
     token_advantages,
     turn_advantages,
 )
-from palio.train.rl.audit import audit_means, group_shares
+from palio.train.rl.audit import audit_means, group_shares, success_rate
 from palio.train.rl.credit import Told, check_teacher, credit_measures
 from palio.train.rl.hooks import audits_of, rolled
 from palio.train.rl.order import EpochSampler
@@ -164,9 +164,8 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
 
     def _measure(self, everyone: Sequence[Told]) -> None:
         """Group statistics and audit counts, over the rollouts of all processes."""
-        found = group_shares([each.success for each in everyone], self.scheme.group)
-        found["success"] = sum(each.success for each in everyone) / len(everyone)
-        found["unscored"] = sum(each.outcome is None for each in everyone) / len(everyone)
+        known = [None if each.outcome is None else each.success for each in everyone]
+        found = {**success_rate(known), **group_shares(known, self.scheme.group)}
         found |= credit_measures(everyone)
         audits = audits_of(self.rolled)
         if audits:
@@ -232,7 +231,11 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
 
     @torch.no_grad()
     def _probe(self, output: dict[str, Tensor]) -> None:
-        """KL to the start and the sampler's gap, in nats a sampled token, dropout off."""
+        """KL to the start and the sampler's gap, in nats a sampled token, dropout off.
+
+        Where the chosen rollouts have no sampled token there is nothing to measure; the models are
+        asked all the same, for other processes may wait for this one's part.
+        """
         count = min(self.scheme.probe, len(self.rolled))
         if not count or self.state.global_step % self.scheme.probe_every:
             return
@@ -242,9 +245,12 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
         mask = torch.cat([output["prompt_mask"], output["completion_mask"]], 1)[rows]
         width = output["completion_ids"].shape[1]
         sampled = (output["completion_mask"] * output["tool_mask"])[rows].bool()
-        with sampling_mode(self.model), self._scoring(sampled):
+        scored = sampled if sampled.any() else output["completion_mask"][rows].bool()
+        with sampling_mode(self.model), self._scoring(scored):
             now = self._logprobs(self.model, ids, mask, width)
             then = self._start_logprobs(ids, mask, width)
+        if not sampled.any():
+            return
         gap = (now - output["sampling_per_token_logps"][rows])[sampled].abs()
         change = (then - now)[sampled]
         found = {
@@ -269,6 +275,9 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
 def lean(inputs: dict[str, Any]) -> dict[str, Any]:
     """A batch without columns of padding alone, and without tokens whose advantage is 0.
 
+    Their old log-probabilities go as well: such a token is scored 0, and exp(0 - old) would be
+    infinite below -88, and times an advantage of 0 no number.
+
     Such a token adds nothing to loss or gradient, and the loss is divided by a constant. Of a batch
     without any other tokens the shortest row keeps its own, so that there is something to call
     `backward` on.
@@ -290,6 +299,8 @@ def lean(inputs: dict[str, Any]) -> dict[str, Any]:
         sizes = out["tool_mask"].sum(1)
         shortest = int(sizes.masked_fill(sizes == 0, right + 1).argmin())
         moved[shortest] = out["tool_mask"][shortest]
+    if "old_per_token_logps" in out:
+        out["old_per_token_logps"] = out["old_per_token_logps"].masked_fill(moved == 0, 0.0)
     return {**out, "tool_mask": moved}
 
 
