@@ -139,7 +139,7 @@ def test_a_rollout_goes_on_with_its_own_tokens_where_the_template_would_rewrite_
 def test_a_teachers_prefix_is_what_the_template_writes(qwen: PretrainedCodec) -> None:
     prefix = Prefix("k", Talk(REFUSED[SKIPS][:3], TOOLS), turn("7", "seven"))
     sampler = Told([[qwen.end]])
-    PrefixRoller([prefix], qwen, Play()).roll(["k"], [0], sampler)
+    PrefixRoller([prefix], qwen, Play(longest=4000)).roll(["k"], [0], sampler)
     asked = {"tools": PLAIN, "add_generation_prompt": True}
     assert sampler.prompts == [rendered(qwen, REFUSED[SKIPS][:3], **asked)]
 

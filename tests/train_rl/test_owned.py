@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def test_all_that_a_stage_says_over_extra_is_owned(
     for module in ("preference.kto", "rl.grpo", "rl.distill"):
         monkeypatch.setattr(f"palio.train.{module}.configured", told)
     nothing: Any = None
-    stages = {
+    stages: dict[str, Callable[[], object]] = {
         "kto": lambda: kto_arguments(KtoSettings(), tmp_path, 0, (1.5, 2.5)),
         "grpo": lambda: dr_grpo_arguments(GrpoSettings(base_url="http://h:9"), tmp_path, 0),
         "distill": lambda: train_distill(

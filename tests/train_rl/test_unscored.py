@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -16,7 +17,6 @@ from palio.train.rl.grpo import train_grpo
 from palio.train.rl.policy import OwnPolicy
 from palio.train.rl.rollouts import Play, Rollout, WorldRoller, checked
 from palio.train.rl.sampler import Sampler
-from palio.train.settings import TrlSettings
 from palio.train.stage import read_metrics
 from tests.train_rl.conftest import Scene, ToldSampler
 from tests.train_rl.test_distill import settings as distill_settings
@@ -183,8 +183,7 @@ def test_old_scores_of_tokens_without_an_advantage_are_no_danger(
     """With `num_iterations` above 1, or a server, TRL keeps old log-probabilities of all tokens."""
     with torch.no_grad():
         policy.model.get_input_embeddings().weight.mul_(300)  # sharp: others are at -100 and below
-    chosen = settings(2)
-    trl = TrlSettings(**{**_plain(chosen.trl), "extra": {"num_iterations": 2}})
+    trl = msgspec.structs.replace(settings(2).trl, extra={"num_iterations": 2})
     chosen = settings(2, trl=trl, probe=0)
     roller = Unlikely(graded(scene, chosen).inner)
     trainer = trainer_of(policy, roller, chosen, tmp_path / "one")
@@ -199,7 +198,3 @@ def test_old_scores_of_tokens_without_an_advantage_are_no_danger(
     assert float(loss.detach()) != 0.0
     train_grpo(policy, roller, chosen, tmp_path / "run", seed=1, report=quiet)
     assert [row["step"] for row in read_metrics(tmp_path / "run")] == [1, 2]
-
-
-def _plain(trl: TrlSettings) -> dict[str, object]:
-    return {name: getattr(trl, name) for name in TrlSettings.__struct_fields__}

@@ -141,8 +141,9 @@ def _unanswered(key: str, prompt: list[int], fault: PalioError) -> Rollout:
 
 
 def _is_readable(teacher: Message) -> bool:
-    """Whether a turn's calls are a list of names with parameters, as the formula wants them."""
-    return bool(step_format(upstream_text(teacher), ("tool_call",)))
+    """Whether a turn's calls, if any, are a list of names with parameters, as the formula asks."""
+    text = upstream_text(teacher)
+    return "<tool_call>" not in text or bool(step_format(text, ("tool_call",)))
 
 
 def prompt_ids(codec: Codec, talk: Talk) -> list[int]:

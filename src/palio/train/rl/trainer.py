@@ -165,7 +165,7 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
     def _measure(self, everyone: Sequence[Told]) -> None:
         """Group statistics and audit counts, over the rollouts of all processes."""
         known = [None if each.outcome is None else each.success for each in everyone]
-        found = {**success_rate(known), **group_shares(known, self.scheme.group)}
+        found = {**group_shares(known, self.scheme.group), **success_rate(known)}
         found |= credit_measures(everyone)
         audits = audits_of(self.rolled)
         if audits:
