@@ -105,6 +105,18 @@ def test_a_package_that_is_not_there_is_named() -> None:
     assert located("package:palio/train").endswith("palio/train")
 
 
+def test_places_are_told_as_exactly_as_transformers_tells_them(weights: Path) -> None:
+    """Their frequencies in 16 bits are another model: 0.4 % off, whole turns in a long prompt."""
+    from transformers import AutoModelForCausalLM
+
+    loaded = load_model(PretrainedModel(path=str(weights), dtype="bfloat16"), None, 0)
+    assert {weight.dtype for weight in loaded.parameters()} == {torch.bfloat16}
+    theirs = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.bfloat16)
+    frequencies = theirs.model.rotary_emb.inv_freq
+    assert frequencies.dtype == torch.float32
+    assert torch.equal(loaded.model.rotary_emb.inv_freq, frequencies)
+
+
 @pytest.mark.parametrize("lora", [None, LORA])
 def test_sft_by_trl_makes_a_checkpoint_that_transformers_loads(
     weights: Path,

@@ -95,7 +95,9 @@ def load_model(model: PretrainedModel, start: Path | None, seed: int) -> Any:
         ) from error
     if "gguf_file" not in settings:
         _check_all_used(told, path)
-    return found.to(dtype)
+    for weight in found.parameters():  # not the frequencies of places: those are float32 in all
+        weight.data = weight.data.to(dtype)
+    return found
 
 
 def _check_all_used(told: Mapping[str, Any], path: str) -> None:
