@@ -127,7 +127,11 @@ def test_a_checkpoint_keeps_the_template_that_it_was_trained_with(
         write_start(recipe, start)
 
 
-@pytest.mark.parametrize("lora", [{}, {"lora": {"rank": 4, "alpha": 8}}])
+@pytest.mark.parametrize(
+    "lora",
+    [{}, {"lora": {"rank": 4, "alpha": 8}}, {"lora": {"rank": 4}, "dtype": "bfloat16"}],
+    ids=["full", "lora", "lora over 16 bits"],
+)
 def test_a_snapshot_of_the_last_state_is_what_the_stage_makes(
     small: Qwen3,
     tokenizer: ChatTokenizer,
@@ -162,6 +166,11 @@ def test_a_snapshot_of_the_last_state_is_what_the_stage_makes(
     wanted, got = (load_file(at / "model.safetensors") for at in (made.final, taken[0]))
     assert wanted.keys() == got.keys()
     assert all(torch.equal(wanted[name], got[name]) for name in wanted)
+    beside = [at / "unmerged" / "adapter_model.safetensors" for at in (made.final, taken[0])]
+    assert [path.exists() for path in beside] == ["dtype" in lora] * 2
+    if "dtype" in lora:
+        learned = [load_file(path) for path in beside]
+        assert all(torch.equal(learned[0][name], learned[1][name]) for name in learned[0])
     manifest = json.loads((taken[0] / "manifest.json").read_bytes())
     assert manifest["counts"] == {"steps": 2, "of": 2}
     with pytest.raises(InputError, match="saved no state"):

@@ -88,7 +88,8 @@ class PretrainedModel(Record, frozen=True, omit_defaults=False, forbid_unknown_f
             main branch, or else the hub.
         gguf: file in `path` that is dequantised; "" for safetensors.
         tokenizer: another folder or name for the tokenizer; "" for the model's own.
-        dtype: of the weights, a name of torch.
+        dtype: of the weights, a name of torch; with 16 bits what an adapter learns is handed on
+            beside them (`backends.carried`), and all weights are trained by FSDP or DeepSpeed only.
         lora: adapter; None: all weights are trained.
         attention: implementation that transformers is asked for; "palio" is ours, for CPU cores.
         template: file of another chat template; "" for palio's own, "signatures" for the same with

@@ -16,9 +16,12 @@ import torch
 
 from palio.records import ConfigError, IntegrityError, Record, from_json, to_json
 from palio.train.backends.codec import PretrainedCodec, template_text
+from palio.train.backends.masters import check_trained
+from palio.train.backends.merging import lowered, merged
 from palio.train.backends.places import sft_trainer
 from palio.train.backends.weights import load_model, load_tokenizer
 from palio.train.backends.whole import check_apart, whole_model
+from palio.train.checkpoint import CHECKPOINT
 from palio.train.disk import saving
 from palio.train.recipe import LoraConfig, PretrainedModel
 from palio.train.reporting import OwnRun, ready, run_name
@@ -103,7 +106,7 @@ def run_job(job: SftJob, note: Note) -> None:
         state = trainer.state
         told = Told(steps=state.global_step, tokens=int(state.num_input_tokens_seen))
         (job.place / TOLD).write_bytes(to_json(told))
-    save_trained(trainer, codec, job.model, job.place)
+    save_trained(trainer, codec, job.model, job.place, start, job.seed)
 
 
 def _begun(job: SftJob, start: Path | None) -> tuple[Any, Any]:
@@ -208,8 +211,16 @@ def _watch(job: SftJob, note: Note) -> Any:
     run = OwnRun()
 
     class Watch(TrainerCallback):  # type: ignore[misc]
-        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        def on_train_begin(
+            self,
+            args: Any,  # noqa: ARG002
+            state: Any,
+            control: Any,  # noqa: ARG002
+            model: Any = None,
+            **_: Any,
+        ) -> None:
             check_apart()
+            check_trained(model)
             if state.is_world_process_zero:
                 trim_metrics(job.place, state.global_step)
 
@@ -244,18 +255,35 @@ def _watch(job: SftJob, note: Note) -> Any:
     return Watch()
 
 
-def save_trained(trainer: Any, codec: PretrainedCodec, model: PretrainedModel, place: Path) -> None:
+def save_trained(
+    trainer: Any,
+    codec: PretrainedCodec,
+    model: PretrainedModel,
+    place: Path,
+    start: Path | None = None,
+    seed: int = 0,
+) -> None:
     """Whole weights, an adapter merged into them, with everything that a server wants.
 
     In each process of the trainer; the first one writes them to ``saved`` in the stage's folder.
+
+    Args:
+        trainer: which has trained.
+        codec: of the stage.
+        model: the recipe's.
+        place: the stage's folder.
+        start: checkpoint of the stage before.
+        seed: that the stage began with.
     """
-    trained = whole_model(trainer, model.dtype)
+    trained = whole_model(trainer, "float32")  # rounded below, where it is known what that takes
     if trained is None:
         return
     folder = place / SAVED
-    if model.lora is not None:
+    if model.lora is None:
+        trained = lowered(trained, model, start, seed, folder)
+    else:
         save_adapter(trained, folder)
-        trained = trained.merge_and_unload()
+        trained = merged(trained, model, start, seed, folder, place / CHECKPOINT)
     save_whole(trained, codec, folder)
 
 

@@ -27,6 +27,7 @@ from palio.train.backends.job import (
     write_rows,
 )
 from palio.train.backends.launch import launched
+from palio.train.backends.merging import rounding_counts
 from palio.train.backends.weights import load_model, load_tokenizer, sampled
 from palio.train.batches import Example
 from palio.train.checkpoint import CHECKPOINT, seal
@@ -103,7 +104,7 @@ class PretrainedBackend:
         counts = {source.name: len(source.examples) for source in sources}
         told = from_json((out / TOLD).read_bytes(), Told, where=str(out / TOLD))
         check_trained(told.steps, out)
-        counts |= {"steps": told.steps, "tokens": told.tokens}
+        counts |= {"steps": told.steps, "tokens": told.tokens, **rounding_counts(out / SAVED)}
         codec = self.codec(Path(job.start) if job.start else None, context)
         inputs = {
             **context.inputs,

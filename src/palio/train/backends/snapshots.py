@@ -11,6 +11,7 @@ import msgspec
 from palio.records import ConfigError, InputError
 from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.job import FILE, SAVED, newest_state, read_job, save_whole
+from palio.train.backends.merging import merged
 from palio.train.backends.weights import load_model, load_tokenizer
 from palio.train.checkpoint import seal
 from palio.train.recipe import Recipe
@@ -60,14 +61,15 @@ def write_state(stage: Path, out: Path) -> Path:
     _check_empty(out)
     start = Path(job.start) if job.start else None
     codec = PretrainedCodec(load_tokenizer(job.model, start), template_text(job.model.template))
+    scratch = _scratch(out)
     if job.model.lora is not None:
         import peft
 
         whole = load_model(job.model, start, job.seed)
-        model = peft.PeftModel.from_pretrained(whole, state).merge_and_unload()
+        trained = peft.PeftModel.from_pretrained(whole, state)
+        model = merged(trained, job.model, start, job.seed, scratch, out)
     else:
         model = load_model(job.model, Path(state), job.seed)
-    scratch = _scratch(out)
     save_whole(model, codec, scratch)
     step = int(json.loads((Path(state) / "trainer_state.json").read_bytes())["global_step"])
     seal(

@@ -12,6 +12,7 @@ import torch
 
 from palio.records import ConfigError, InputError, MissingDependencyError, digest
 from palio.train.backends.attention import NAME, register_attention
+from palio.train.backends.carried import carry, check_base, check_targets, read_past, rounds
 from palio.train.backends.hub import CONFIG, commit_of, pinned
 from palio.train.backends.qwen import qwen_tokenizer
 from palio.train.recipe import PretrainedModel
@@ -62,11 +63,31 @@ def load_tokenizer(model: PretrainedModel, start: Path | None) -> Any:
 
 
 def load_model(model: PretrainedModel, start: Path | None, seed: int) -> Any:
-    """The weights of a checkpoint, or the recipe's own beginning.
+    """What a checkpoint's stage had trained, or the recipe's own beginning.
+
+    Where adapters are trained over 16-bit weights that is not what the checkpoint is served with,
+    but the run's first weights, carrying what its stages learned (`carried`).
 
     Raises:
         InputError: there are none, or they are of another architecture.
+        ConfigError: an adapter is on a layer that cannot carry it.
+        IntegrityError: the run's first weights have changed.
     """
+    if not rounds(model):
+        return _loaded(model, start, seed)
+    past = read_past(start) if start is not None else None
+    if past is None or start is None:
+        found = _loaded(model, start, seed)
+    else:
+        found = _loaded(model, past.origin.place(start), past.origin.seed)
+        check_base(found, past)
+        found = carry(found, past.learned)
+    if model.lora is not None:
+        check_targets(found, model.lora.targets)
+    return found
+
+
+def _loaded(model: PretrainedModel, start: Path | None, seed: int) -> Any:
     from transformers import AutoModelForCausalLM
 
     dtype = getattr(torch, model.dtype)

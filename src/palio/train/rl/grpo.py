@@ -46,6 +46,7 @@ from palio.train.rl.processes import (
     trained_elsewhere,
     unseen,
 )
+from palio.train.rl.pushed import push_whole
 from palio.train.rl.rollouts import Play, Roller
 from palio.train.rl.sources import (
     make_roller,
@@ -245,6 +246,8 @@ def train_grpo(
             keys=roller.keys,
             callbacks=[MetricsFile(out, report)],
         )
+    if settings.base_url:
+        push_whole(trainer)
     processes = trainer.accelerator.num_processes
     check_batch(settings.trl, settings.group * settings.groups, processes)
     models = [policy.model] if start is None else [policy.model, start]

@@ -22,6 +22,8 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 from palio.records import ConfigError, IntegrityError
+from palio.train.backends.masters import check_trained
+from palio.train.backends.merging import rounding_counts
 from palio.train.backends.whole import check_apart
 from palio.train.checkpoint import CHECKPOINT
 from palio.train.reporting import OwnRun, ready, run_name
@@ -145,11 +147,17 @@ class MetricsFile(TrainerCallback):  # type: ignore[misc]
         self._out, self._report, self._run = out, report, OwnRun()
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        **_: Any,
     ) -> None:
         """Drop lines beyond the state that the run goes on from."""
         del args, control
         check_apart()
+        check_trained(model)
         if state.is_world_process_zero:
             trim_metrics(self._out, state.global_step)
 
@@ -217,6 +225,7 @@ def finished(
         counts=counts,
         seed=context.seed,
     )
+    counts = counts | rounding_counts(folder)
     return StageResult(checkpoint=folder, counts=counts, measures=last_measures(out))
 
 

@@ -14,8 +14,10 @@ from transformers import AutoModelForCausalLM
 
 from palio.records import ConfigError, InputError
 from palio.train.backend import Codec
+from palio.train.backends.carried import rounds
 from palio.train.backends.hub import CONFIG, commit_of, pinned
 from palio.train.backends.job import adapter, save_adapter, save_whole
+from palio.train.backends.merging import merged, rounding_counts
 from palio.train.backends.weights import PACKAGE, load_model, located, training_device
 from palio.train.checkpoint import BUNDLED, check_whole, checkpoint_folder, seal
 from palio.train.recipe import PretrainedModel
@@ -53,7 +55,7 @@ def open_policy(context: Context, checkpoint: Path | None, *, slots: int = 64) -
 def pretrained_policy(
     shape: PretrainedModel, codec: Codec, checkpoint: Path | None, seed: int
 ) -> Policy:
-    """The merged weights of the stage before, under a fresh adapter where the recipe has one.
+    """What the stage before had trained, under a fresh adapter where the recipe has one.
 
     On the device where the trainer will have it: rollouts may come before there is a trainer.
     """
@@ -71,7 +73,11 @@ def pretrained_policy(
         shutil.rmtree(scratch, ignore_errors=True)
         if shape.lora is not None:
             save_adapter(model, scratch)
-        save_whole(policy.copy(), own, scratch)
+        whole = policy.copy()
+        if rounds(shape):
+            whole = merged(model, shape, checkpoint, seed, scratch, folder)
+        save_whole(whole, own, scratch)
+        manifest["counts"] = {**manifest["counts"], **rounding_counts(scratch)}
         seal(scratch, folder, **manifest)
 
     policy = TransformersPolicy(model, own.tokenizer, codec, write)

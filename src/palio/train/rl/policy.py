@@ -12,6 +12,15 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from palio.train.backend import Codec
+from palio.train.backends.carried import (
+    PREFIX,
+    Carried,
+    carried,
+    carry,
+    fresh,
+    own_weights,
+    together,
+)
 from palio.train.backends.loop import ChatCodec
 from palio.train.checkpoint import load_checkpoint, save_checkpoint
 from palio.train.engine import Engine
@@ -24,8 +33,6 @@ from palio.train.rl.sampler import (
 )
 from palio.train.rl.scoring import own_kernels
 from palio.train.tokenizer import ChatTokenizer
-
-_PREFIX = "base_model.model."
 
 
 class Policy(Protocol):
@@ -179,9 +186,13 @@ class TransformersPolicy:
     def copy(self) -> nn.Module:
         """See `Policy`."""
         dtype = next(self.model.parameters()).dtype
-        fresh: nn.Module = AutoModelForCausalLM.from_config(self.model.config, dtype=dtype)
-        fresh.load_state_dict(merged_weights(self.model))
-        return fresh.requires_grad_(False).eval()
+        made: nn.Module = AutoModelForCausalLM.from_config(self.model.config, dtype=dtype)
+        if hasattr(self.model, "peft_config") and dtype.itemsize < 4:
+            made.load_state_dict(own_weights(self.model))
+            made = carry(made, together(carried(self.model), fresh(self.model)))
+        else:
+            made.load_state_dict(merged_weights(self.model))
+        return made.requires_grad_(False).eval()
 
 
 def read_model(folder: Path) -> Any:
@@ -195,7 +206,8 @@ def read_model(folder: Path) -> Any:
 def merged_weights(model: nn.Module) -> dict[str, Tensor]:
     """The state of a model with its adapter's update added in; the model itself is not touched.
 
-    Merging in place and back leaves rounding errors behind in each of thousands of steps.
+    Merging in place and back leaves rounding errors behind in each of thousands of steps. Of 16-bit
+    weights those with an update come in float32, and what they carry is added in, too.
     """
     state: Mapping[str, Tensor] = model.state_dict()
     if not hasattr(model, "peft_config"):
@@ -204,11 +216,14 @@ def merged_weights(model: nn.Module) -> dict[str, Tensor]:
     for name, part in model.named_modules():
         if hasattr(part, "get_delta_weight") and hasattr(part, "base_layer"):
             deltas = [part.get_delta_weight(adapter) for adapter in part.active_adapters]
-            updates[f"{name}.base_layer.weight"] = torch.stack(list(deltas)).sum(0)
+            total = torch.stack(list(deltas)).sum(0)
+            if isinstance(part.base_layer, Carried):
+                total = total + part.base_layer.past.delta(total.device)
+            updates[f"{name}.base_layer.weight"] = total
     out: dict[str, Tensor] = {}
     for name, value in state.items():
         if "lora_" in name:
             continue
         total = value.detach() + updates[name] if name in updates else value.detach()
-        out[name.removeprefix(_PREFIX).replace(".base_layer.", ".")] = total
+        out[name.removeprefix(PREFIX).replace(".base_layer.", ".")] = total
     return out

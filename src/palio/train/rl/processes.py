@@ -19,6 +19,7 @@ from palio.records import ConfigError, Record, from_json, to_json
 from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.job import FILE, SAVED, save_trained
 from palio.train.backends.launch import launched
+from palio.train.backends.merging import rounding_counts
 from palio.train.backends.starter import end_with_starter
 from palio.train.backends.weights import load_tokenizer
 from palio.train.checkpoint import CHECKPOINT, seal
@@ -154,6 +155,7 @@ def sealed(
     """
     check_trained(counts["steps"], out)
     codec = context.backend.codec(previous, context)
+    counts = counts | rounding_counts(out / SAVED)
     seal(
         out / SAVED,
         out / CHECKPOINT,
@@ -182,7 +184,7 @@ def work(folder: Path, key: str = "") -> None:
     codec = PretrainedCodec(tokenizer, template_text(job.model.template))
     policy = pretrained_policy(job.model, codec, start, job.seed)
     trainer, done = _part(job.kind)(settings, policy, Desk(job.place, job.seed, key))
-    save_trained(trainer, codec, job.model, job.place)
+    save_trained(trainer, codec, job.model, job.place, start, job.seed)
     if trainer.is_world_process_zero():
         (folder / DONE).write_bytes(to_json(done))
     trainer.accelerator.end_training()
