@@ -24,7 +24,7 @@ from palio.records import ConfigError, IntegrityError
 from palio.train.backend import backend_of
 from palio.train.backends.carried import UNMERGED, Carried, carried, read_past
 from palio.train.backends.job import adapter
-from palio.train.backends.masters import check_trained
+from palio.train.backends.masters import check_launched
 from palio.train.backends.merging import ROUNDING, lowered, merged
 from palio.train.backends.weights import load_model
 from palio.train.recipe import LoraConfig, PretrainedModel, load_recipe, read_recipe
@@ -270,12 +270,12 @@ def test_all_weights_in_16_bits_are_not_trained() -> None:
 
 def test_a_launched_process_looks_at_what_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Linear(2, 2).bfloat16()
-    check_trained(model)
+    check_launched(model)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr("accelerate.state.AcceleratorState", lambda: SimpleNamespace())
     with pytest.raises(ConfigError, match="2 weights would be trained in 16 bits"):
-        check_trained(model)
-    check_trained(model.float())
+        check_launched(model)
+    check_launched(model.float())
     plugin = SimpleNamespace(deepspeed_plugin=object())
     monkeypatch.setattr("accelerate.state.AcceleratorState", lambda: plugin)
-    check_trained(model.bfloat16())
+    check_launched(model.bfloat16())

@@ -16,7 +16,7 @@ import torch
 
 from palio.records import ConfigError, IntegrityError, Record, from_json, to_json
 from palio.train.backends.codec import PretrainedCodec, template_text
-from palio.train.backends.masters import check_trained
+from palio.train.backends.masters import check_launched
 from palio.train.backends.merging import lowered, merged
 from palio.train.backends.places import sft_trainer
 from palio.train.backends.weights import load_model, load_tokenizer
@@ -220,7 +220,7 @@ def _watch(job: SftJob, note: Note) -> Any:
             **_: Any,
         ) -> None:
             check_apart()
-            check_trained(model)
+            check_launched(model)
             if state.is_world_process_zero:
                 trim_metrics(job.place, state.global_step)
 

@@ -40,7 +40,7 @@ def check_masters(recipe: Recipe) -> None:
             )
 
 
-def check_trained(model: nn.Module) -> None:
+def check_launched(model: nn.Module) -> None:
     """The same in a launched process, when training begins and it is known who has the weights.
 
     Raises:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -15,12 +13,9 @@ from trl.trainer.grpo_config import GRPOConfig
 from palio.corpus.rows import read_rows
 from palio.records import (
     ConfigError,
-    FaultCode,
     MissingDependencyError,
-    PalioError,
     Profile,
     Record,
-    UpstreamError,
 )
 from palio.train.backends.job import configured
 from palio.train.rl.advantages import CreditKind
@@ -46,7 +41,7 @@ from palio.train.rl.processes import (
     trained_elsewhere,
     unseen,
 )
-from palio.train.rl.pushed import push_whole
+from palio.train.rl.pushed import push_whole, pushing
 from palio.train.rl.rollouts import Play, Roller
 from palio.train.rl.sources import (
     make_roller,
@@ -235,19 +230,17 @@ def train_grpo(
         first_calls=before[0].get("calls/per_rollout") if before else None,
     )
     start = None if hasattr(policy.model, "peft_config") else policy.copy()
-    args = dr_grpo_arguments(settings, out, seed)
-    with _pushing(settings.base_url):
+    with pushing(settings.base_url):
         trainer = StepGrpoTrainer(
             policy,
             roller,
             scheme,
             start=start,
-            args=args,
+            args=dr_grpo_arguments(settings, out, seed),
             keys=roller.keys,
             callbacks=[MetricsFile(out, report)],
         )
-    if settings.base_url:
-        push_whole(trainer)
+    push_whole(trainer)
     processes = trainer.accelerator.num_processes
     check_batch(settings.trl, settings.group * settings.groups, processes)
     models = [policy.model] if start is None else [policy.model, start]
@@ -264,26 +257,6 @@ def check_vllm(settings: GrpoSettings) -> None:
             "`base_url` of grpo needs vLLM in this process too: its code sends the weights",
             remedy="pip install 'trl[vllm]', or leave `base_url` empty: the model itself samples",
         )
-
-
-@contextmanager
-def _pushing(url: str) -> Iterator[None]:
-    """TRL opens the way of the weights to the server as its trainer is made.
-
-    Raises:
-        UpstreamError: the server is not there, or was not started to receive weights.
-    """
-    try:
-        yield
-    except Exception as error:  # TRL's client raises bare ones
-        if not url or isinstance(error, PalioError):
-            raise
-        raise UpstreamError(
-            f"no weights can be pushed to the vLLM server: {type(error).__name__}: {error}"[:600],
-            code=FaultCode.upstream_unreachable,
-            where=url,
-            remedy="start it as docs/rl.md says, with a GPU of its own; or leave `base_url` empty",
-        ) from error
 
 
 def run_grpo(

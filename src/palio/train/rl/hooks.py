@@ -22,7 +22,7 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 from palio.records import ConfigError, IntegrityError
-from palio.train.backends.masters import check_trained
+from palio.train.backends.masters import check_launched
 from palio.train.backends.merging import rounding_counts
 from palio.train.backends.whole import check_apart
 from palio.train.checkpoint import CHECKPOINT
@@ -157,7 +157,7 @@ class MetricsFile(TrainerCallback):  # type: ignore[misc]
         """Drop lines beyond the state that the run goes on from."""
         del args, control
         check_apart()
-        check_trained(model)
+        check_launched(model)
         if state.is_world_process_zero:
             trim_metrics(self._out, state.global_step)
 

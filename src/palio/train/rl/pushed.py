@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 
+from palio.records import FaultCode, PalioError, UpstreamError
 from palio.train.backends.carried import Carried, Factors, adapted, fresh, plain_name, together
 from palio.train.rl.hooks import sharded
+
+
+@contextmanager
+def pushing(url: str) -> Iterator[None]:
+    """TRL opens the way of the weights to the server as its trainer is made.
+
+    Raises:
+        UpstreamError: the server is not there, or was not started to receive weights.
+    """
+    try:
+        yield
+    except Exception as error:  # TRL's client raises bare ones
+        if not url or isinstance(error, PalioError):
+            raise
+        raise UpstreamError(
+            f"no weights can be pushed to the vLLM server: {type(error).__name__}: {error}"[:600],
+            code=FaultCode.upstream_unreachable,
+            where=url,
+            remedy="start it as docs/rl.md says, with a GPU of its own; or leave `base_url` empty",
+        ) from error
 
 
 def push_whole(trainer: Any) -> None:
@@ -18,8 +40,10 @@ def push_whole(trainer: Any) -> None:
     of what they carry, and in 16 bits leaves weights behind that are not the ones before.
 
     Args:
-        trainer: of TRL, with a server.
+        trainer: of TRL; nothing is done to one without a server.
     """
+    if not trainer.args.use_vllm:
+        return
     generation, model = trainer.vllm_generation, trainer.accelerator.unwrap_model(trainer.model)
     layers = dict(adapted(model))
     if not layers:
