@@ -40,13 +40,12 @@ def push_whole(trainer: Any) -> None:
     of what they carry, and in 16 bits leaves weights behind that are not the ones before.
 
     Args:
-        trainer: of TRL; nothing is done to one without a server.
+        trainer: of TRL; of one without a server nothing is changed.
     """
-    if not trainer.args.use_vllm:
-        return
-    generation, model = trainer.vllm_generation, trainer.accelerator.unwrap_model(trainer.model)
+    generation: Any = getattr(trainer, "vllm_generation", None)
+    model = trainer.accelerator.unwrap_model(trainer.model)
     layers = dict(adapted(model))
-    if not layers:
+    if generation is None or not layers:
         return
     given = generation._iter_named_params
 
