@@ -218,7 +218,7 @@ def sft(shape: Shape, size: Size, folder: Path, *, lora: bool) -> dict[str, Any]
         longest=size.length,
     )
     clock = Clock(size.seconds)
-    with patch.multiple(stage, load_model=drawn, _save=lambda *_: None), until_enough():
+    with patch.multiple(stage, load_model=drawn, save_trained=lambda *_: None), until_enough():
         stage.run_job(work, clock)
     forward = shape.forward(size.rows, size.length)
     return clock.measures(size.rows * size.length, forward * (2 if lora else 3))
