@@ -248,10 +248,11 @@ def test_what_trl_does_not_take_is_a_clear_error(
     distilled: Distilled, checkpoint: Path, tmp_path: Path, extra: dict[str, Any]
 ) -> None:
     """Of Dr. GRPO and distillation as of all other kinds."""
-    trl = TrlSettings(extra=extra, per_device_train_batch_size=8, gradient_accumulation_steps=8)
+    trl = TrlSettings(extra=extra, per_device_train_batch_size=8, gradient_accumulation_steps=16)
     with pytest.raises(ConfigError, match="TRL does not take the settings of stage 'last'"):
         dr_grpo_arguments(GrpoSettings(trl=trl), tmp_path / "last", 0)
-    chosen = recipe(checkpoint, "", trl={"max_steps": 1, "extra": extra})
+    small = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 1}
+    chosen = recipe(checkpoint, "", trl={"max_steps": 1, "extra": extra, **small})
     options = Options(uncertified=True, threads=1)
     with pytest.raises(ConfigError, match="TRL does not take the settings of stage 'distill'"):
         train(

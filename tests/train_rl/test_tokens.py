@@ -158,7 +158,7 @@ def test_a_rollout_that_never_began_can_be_padded_and_is_not_trained_on(scene: S
     [silent] = short.roll([problem.problem_id], [0], ToldSampler(said))
     [spoken] = good.roll([problem.problem_id], [0], ToldSampler(said))
     assert silent.completion == []
-    assert silent.outcome == 0.0
+    assert silent.outcome is None
     end = scene.tokenizer.end
     padded, same = checked([silent, spoken], end)
     assert (padded.prompt, padded.completion, padded.mask, padded.spans) == (
