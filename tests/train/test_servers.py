@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +36,7 @@ from tests.train.test_stages import (
     ground,  # noqa: F401 - a fixture
     quiet,
 )
+from tests.train_rl.test_sampler import serving
 
 OPENAI = {
     *("model", "messages", "tools", "tool_choice", "temperature", "top_p", "seed", "n", "stream"),
@@ -154,33 +153,16 @@ def test_a_few_broken_rollouts_stop_nothing_and_are_tried_again_until_training_b
 
 
 @contextmanager
-def completing(engine: Engine, asked: list[str]) -> Iterator[str]:
-    """Nothing but POST /v1/completions with token ids; `asked` gets the paths."""
+def completing(engine: Engine, asked: list[int]) -> Iterator[str]:
+    """Nothing but POST /v1/completions with token ids; `asked` gets the lengths of the prompts."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append(self.path)
-            told = engine.sample(body["prompt"], **{name: body[name] for name in Decoding._fields})
-            scores = {"token_logprobs": told.logprobs}
-            data = json.dumps({"choices": [{"token_ids": told.ids, "logprobs": scores}]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        asked.append(len(body["prompt"]))
+        told = engine.sample(body["prompt"], **{name: body[name] for name in Decoding._fields})
+        return {"choices": [{"token_ids": told.ids, "logprobs": {"token_logprobs": told.logprobs}}]}
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(answer) as url:
+        yield f"{url}/v1"
 
 
 def test_a_server_that_completes_tokens_is_given_the_tokens_of_the_conversation(
@@ -189,13 +171,13 @@ def test_a_server_that_completes_tokens_is_given_the_tokens_of_the_conversation(
     tmp_path: Path,
 ) -> None:
     """Chat completions of vLLM render a parsed turn anew, and then no rollout is a row."""
-    asked: list[str] = []
+    asked: list[int] = []
     with Engine(checkpoint_folder(Path("bundled"))) as engine, completing(engine, asked) as url:
         told = {"samples": 1, "base_url": url, "model": "m", "threads": 4, "max_tokens": 120}
         stage = {"kind": "rejection", "mix": 0.0, "sampling": told, **SHORT}
         recipe = read_recipe({"name": "t", "model": {"start": "bundled"}, "stage": [stage]})
         made = train(recipe, corpus, tmp_path, ground=ground, options=BARE)
-    assert set(asked) == {"/v1/completions"}
+    assert asked, "any other path would have been refused"
     rollouts = read_rollouts(tmp_path / "rejection")
     assert all(each.scored and each.encoded() and len(each.turns) > 1 for each in rollouts)
     counts = made.named("rejection").counts

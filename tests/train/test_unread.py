@@ -18,6 +18,7 @@ from palio.train.recipe import Recipe, read_recipe
 from palio.train.settings import SftSettings
 from palio.train.stages import KINDS, kind_named
 from palio.train.unread import unread
+from tests.train_rl.test_chain import SHAPE
 
 pytest.importorskip("trl", reason="the settings of the later stages come with it")
 
@@ -25,14 +26,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-SHAPE = {
-    "hidden_size": 48,
-    "intermediate_size": 64,
-    "layers": 2,
-    "head_dim": 16,
-    "vocabulary": 800,
-    "lay_out": False,
-}
 MODELS: dict[bool, dict[str, Any]] = {
     True: SHAPE,
     False: {"backend": "transformers", "path": "Org/Model"},
