@@ -132,6 +132,7 @@ def test_every_command_is_one_that_palio_knows(step):
     while left := [*context._protected_args, *context.args]:
         name, command, left = command.resolve_command(context, left)
         context = command.make_context(name, left, parent=context)
+    assert context.command_path.split()[1] == step.command.split()[0]
 
 
 def test_an_option_that_palio_does_not_know_would_be_noticed():
