@@ -207,6 +207,28 @@ def test_sampled_plans_show_headroom_and_twins_are_named(tmp_path):
     assert (tmp_path / "evidence" / "two-headroom.svg").read_text().startswith("<svg")
 
 
+def test_one_rollout_of_each_problem_has_no_headroom_to_show(tmp_path):
+    once = msgspec.structs.replace(PLAN, measure="pass@1", samples=1, sampled=20)
+    runs = [
+        msgspec.structs.replace(
+            run(arm, seed, first(9)),
+            lab=LAB.digest(),
+            plan_digest=once.digest(),
+            pass_at={"1": 0.5},
+            sampled=20,
+        )
+        for arm in "abc"
+        for seed in range(3)
+    ]
+    write_evidence([once], [LabRuns(LAB, runs)], tmp_path, "")
+    page = (tmp_path / "evidence.md").read_text("utf-8")
+    assert "| arm | pass@1 by seed | mean | greedy | CAR | greedy: product |" in page
+    assert "| a | 50.0, 50.0, 50.0 | **50.0** | 45.0 | 0.500 |" in page
+    assert "pass@1: 20 problems, one rollout of each at temperature 1. Greedy ASR" in page
+    assert "headroom" not in page
+    assert not list(tmp_path.glob("**/*-headroom.svg"))
+
+
 def test_a_plan_about_exposure_shows_both_rates_and_no_kinds(tmp_path):
     arm = Arm(name="a", note="what it is", exposed=0.5)
     leak = msgspec.structs.replace(

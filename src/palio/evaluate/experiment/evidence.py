@@ -118,11 +118,11 @@ def _places(by_seed: Mapping[int, int]) -> str:
 
 
 def pictures(plan: Plan, result: PlanResult, runs: Sequence[ArmRun]) -> dict[str, str]:
-    """Name -> SVG: the effects, and of sampled plans pass@1 beside pass@k by arm."""
+    """Name -> SVG: the effects, and pass@1 beside pass@k by arm where a problem has k rollouts."""
     made = {}
     if result.n:
         made[plan.name] = effects_chart(plan, result)
-        if plan.samples:
+        if plan.samples > 1:
             made[f"{plan.name}-headroom"] = headroom_chart(plan, runs)
     return made
 
@@ -284,15 +284,13 @@ def _examined(plan: Plan, result: PlanResult) -> str:
     if not plan.samples:
         return f"n = {result.n:,} problems a run.{over}"
     k = plan.samples
-    return (
-        over.strip()
-        + " " * bool(over)
-        + (
-            f"pass@1, pass@{k} and their gap: {result.sampled:,} problems, {k} rollouts of each at "
-            f"temperature 1. Greedy ASR, its kinds, CAR and invented ids: {result.n:,} "
-            "problems."
+    sampled = f"pass@1: {result.sampled:,} problems, one rollout of each"
+    if k > 1:
+        sampled = (
+            f"pass@1, pass@{k} and their gap: {result.sampled:,} problems, {k} rollouts of each"
         )
-    )
+    greedy = f"Greedy ASR, its kinds, CAR and invented ids: {result.n:,} problems."
+    return f"{over} {sampled} at temperature 1. {greedy}".strip()
 
 
 def _notes(plan: Plan) -> list[str]:
