@@ -6,7 +6,7 @@
 World, race and corpus come first; then the model trains on one core while the other measures the
 untrained one, and both measure the trained one. What is finished is not done again; what was
 stopped goes on where it stood, and `timings.json` counts the attempts: its minutes are those of the
-whole where there was one. docs/smollm2.md tells what came out.
+whole where there was one. `summary.json` holds what was measured, docs/smollm2.md tells it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ development = 0.1
 heldout = 0.2
 """
 OF = "--corpus C --suite W/suite.json --catalogue W --max-tokens 256 --concurrency 6 --json"
+
+
+MODELS = ("untrained", "trained")
 
 
 class Step(NamedTuple):
@@ -200,6 +203,34 @@ class Run:
         fresh.replace(self.path)
 
 
+def summary(out: Path) -> dict[str, Any]:
+    """What came out of a finished run: both models' steps and rollouts, their pairing, the times.
+
+    Args:
+        out: its folder.
+    """
+
+    def told(step: str) -> Any:
+        return json.loads((out / "results" / f"{step}.txt").read_text("utf-8"))
+
+    rollouts = {name: told(f"eval-{name}") for name in MODELS}
+    times = json.loads((out / "timings.json").read_text("utf-8"))
+    return {
+        "what": "SmolLM2-135M before and after the recipe smollm2; held-out problems, greedy",
+        "times": times | {"steps": {k: without(v, "command") for k, v in times["steps"].items()}},
+        "steps": {name: told(f"steps-{name}")["score"] for name in MODELS},
+        "paired": told("steps-trained")["paired"],
+        "rollouts": {name: found["stages"][0]["intents"] for name, found in rollouts.items()},
+        "first_hit": {name: found["comparisons"][0] for name, found in rollouts.items()},
+        "floors": {each["name"]: each["intent"] for each in rollouts["trained"]["floors"]},
+    }
+
+
+def without(plain: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The table but for some entries."""
+    return {name: value for name, value in plain.items() if name not in names}
+
+
 def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
     """End processes and wait for them; what they wrote stands, and they go on from it later."""
     alive = [process for process in processes if process.poll() is None]
@@ -218,6 +249,8 @@ def main() -> None:
     run = Run(options.out, palio, options.cores)
     run.go(plan())
     told = json.loads(run.path.read_text("utf-8"))
+    found = json.dumps(summary(options.out), indent=1, ensure_ascii=False)
+    (options.out / "summary.json").write_text(found + "\n", "utf-8")
     print(f"{told['minutes']} minutes by the clock, {told['cpu_minutes']} of CPU -> {run.path}")
 
 

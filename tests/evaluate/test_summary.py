@@ -21,7 +21,12 @@ from palio.evaluate.summary import (
     stage_summary,
     write_summary,
 )
-from palio.evaluate.tables import comparison_table, groups_table, results_table
+from palio.evaluate.tables import (
+    behaviour_table,
+    comparison_table,
+    groups_table,
+    results_table,
+)
 from palio.records import from_json
 from tests.evaluate.sample import PROBLEMS, ReportData, report_data, score
 
@@ -142,6 +147,26 @@ def test_the_table_shows_car_and_unscored_and_is_never_cut_at_120_columns(data: 
     assert "pass@8" in text
     bare = [msgspec.structs.replace(stage, sampled=None) for stage in data.stages]
     assert "pass@" not in printed(results_table(bare)).split("rate, 95 %")[0]
+
+
+def test_how_a_policy_behaved_stands_beside_how_it_did(data: ReportData, summary: Summary) -> None:
+    greedy = data.stages[1].greedy
+    assert greedy is not None
+    whole, told = greedy.overall, summary.stages[1].intents["overall"].behaviour
+    assert told is not None
+    assert told.valid_turns.value == whole.valid_turns.value
+    assert told.refused_calls.ci_high == whole.refused_calls.high
+    assert told.inventing.n == whole.inventing.n
+    assert (told.invented_ids, told.turns) == (whole.invented_ids, whole.turns.mean)
+    assert told.completion_tokens == whole.completion_tokens.mean
+    assert summary.floors[0].intents["overall"].behaviour is None, "a floor has no rollouts"
+    text = printed(behaviour_table(data.stages))
+    assert all(len(line) <= 120 for line in text.splitlines())
+    lines = [line.split() for line in text.splitlines()]
+    row = next(line for line in lines if line[:2] == ["after", "SFT"])
+    assert row[2] == f"{100 * (whole.valid_turns.value or 0):.1f}"
+    assert row[4] == f"{100 * (whole.inventing.value or 0):.1f}"
+    assert row[5] == f"{whole.turns.mean:,.1f}"
 
 
 def test_a_policy_is_shown_by_intent_and_by_difficulty() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from scripts.smollm2 import Run, Step, plan
+from scripts.smollm2 import Run, Step, plan, summary
 
 from palio.cli.main import app
 
@@ -105,6 +105,31 @@ def test_nothing_outlives_a_failure(tmp_path, palio):
     with pytest.raises(SystemExit, match="b ended with 3"):
         Run(out, palio, 2).go(steps)  # returns once the endless one has gone, not after 500 s
     assert ("end", "endless") not in order(out)
+
+
+def test_the_summary_holds_what_both_models_were_measured_by(tmp_path):
+    (tmp_path / "results").mkdir()
+    for name in ("untrained", "trained"):
+        steps = {"score": {"policy": name}, "paired": name == "trained"}
+        rows = {
+            "stages": [{"name": name, "intents": {"overall": name}}],
+            "floors": [{"name": "first-hit", "intent": {"overall": 0.1}}],
+            "comparisons": [{"a": name, "intent": "overall"}, {"a": name, "intent": "shop"}],
+        }
+        (tmp_path / "results" / f"steps-{name}.txt").write_text(json.dumps(steps))
+        (tmp_path / "results" / f"eval-{name}.txt").write_text(json.dumps(rows))
+    times = {"minutes": 9.0, "steps": {"train": {"command": "train", "seconds": 2.0}}}
+    (tmp_path / "timings.json").write_text(json.dumps(times))
+    told = summary(tmp_path)
+    assert told["times"] == {"minutes": 9.0, "steps": {"train": {"seconds": 2.0}}}
+    assert told["steps"]["trained"] == {"policy": "trained"}
+    assert told["paired"] is True
+    assert told["rollouts"] == {
+        "untrained": {"overall": "untrained"},
+        "trained": {"overall": "trained"},
+    }
+    assert told["first_hit"]["trained"] == {"a": "trained", "intent": "overall"}
+    assert told["floors"] == {"first-hit": {"overall": 0.1}}
 
 
 def words(command):

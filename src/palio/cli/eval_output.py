@@ -40,7 +40,12 @@ def show(
         print_json(in_numbers(stages, floors, comparisons, tools))
         return
     from palio.evaluate.kept import models_in_words
-    from palio.evaluate.tables import comparison_table, groups_table, results_table
+    from palio.evaluate.tables import (
+        behaviour_table,
+        comparison_table,
+        groups_table,
+        results_table,
+    )
 
     console = wide()
     learned = [stage for stage in stages if stage.floor]
@@ -49,6 +54,7 @@ def show(
     console.print(results_table([*above, *learned], floors, title=title))
     for stage in above:
         console.print(groups_table(stage))
+    console.print(behaviour_table([*above, *learned]))
     for rows in comparisons:
         console.print(comparison_table(rows))
     for line in models_in_words(stages):

@@ -57,6 +57,25 @@ class ClusteredNumbers(Record, frozen=True, omit_defaults=False):
     ci_high: float
 
 
+class BehaviourNumbers(Record, frozen=True, omit_defaults=False):
+    """How a policy went about a group of problems, by the host's record; means over problems.
+
+    Attributes:
+        valid_turns: share of the turns that make a call and whose calls an offered tool takes.
+        refused_calls: share of the calls that a tool answered with an error.
+        inventing: share of the rollouts that named a product id which nothing had shown them.
+        invented_ids: such ids in total.
+        turns, completion_tokens: means over rollouts; null where none was scored.
+    """
+
+    valid_turns: MeanNumbers
+    refused_calls: MeanNumbers
+    inventing: MeanNumbers
+    invented_ids: int
+    turns: float | None
+    completion_tokens: float | None
+
+
 class GroupNumbers(Record, frozen=True, omit_defaults=False):
     """One intent or difficulty of a policy.
 
@@ -69,6 +88,8 @@ class GroupNumbers(Record, frozen=True, omit_defaults=False):
         pass_at: k -> sampled pass@k under `oro`.
         unscored: rollouts that infrastructure broke, of `rollouts` in all.
         timed_out: rollouts that the wall clock stopped; failures in every rate.
+        behaviour: of the greedy rollouts, of the sampled ones where there are no others; null for
+            floors.
     """
 
     problems: int
@@ -81,6 +102,7 @@ class GroupNumbers(Record, frozen=True, omit_defaults=False):
     asr_clustered: ClusteredNumbers | None = None
     strict_clustered: ClusteredNumbers | None = None
     timed_out: int = 0
+    behaviour: BehaviourNumbers | None = None
 
 
 class StageSummary(Record, frozen=True, omit_defaults=False):
@@ -246,7 +268,7 @@ def _floor_group(rates: Mapping[str, Rate], car: Estimate) -> GroupNumbers:
         problems=car.n,
         asr=_numbers(rates["oro"]) if "oro" in rates else None,
         strict=_numbers(rates["strict"]) if "strict" in rates else None,
-        car=MeanNumbers(value=car.value, n=car.n, ci_low=car.low, ci_high=car.high),
+        car=_mean(car),
         pass_at={},
         unscored=0,
         rollouts=0,
@@ -274,19 +296,34 @@ def _groups(decoded: Sequence[Mapping[str, GroupResult]]) -> dict[str, GroupNumb
 
 def _group(runs: Sequence[GroupResult]) -> GroupNumbers:
     asr, pass_at = runs[0].asr, _pass_numbers(runs[-1])
-    car = runs[0].car
     return GroupNumbers(
         problems=runs[0].problems,
         asr=_numbers(rate_of(asr["oro"])) if "oro" in asr else None,
         strict=_numbers(rate_of(asr["strict"])) if "strict" in asr else None,
-        car=MeanNumbers(value=car.value, n=car.n, ci_low=car.low, ci_high=car.high),
+        car=_mean(runs[0].car),
         pass_at=pass_at,
         unscored=sum(run.unscored_rollouts for run in runs),
         rollouts=sum(run.rollouts for run in runs),
         timed_out=sum(run.timed_out for run in runs),
         asr_clustered=_clustered(runs[0], "oro"),
         strict_clustered=_clustered(runs[0], "strict"),
+        behaviour=_behaviour(runs[0]),
     )
+
+
+def _behaviour(group: GroupResult) -> BehaviourNumbers:
+    return BehaviourNumbers(
+        valid_turns=_mean(group.valid_turns),
+        refused_calls=_mean(group.refused_calls),
+        inventing=_mean(group.inventing),
+        invented_ids=group.invented_ids,
+        turns=group.turns.mean,
+        completion_tokens=group.completion_tokens.mean,
+    )
+
+
+def _mean(one: Estimate) -> MeanNumbers:
+    return MeanNumbers(value=one.value, n=one.n, ci_low=one.low, ci_high=one.high)
 
 
 def _clustered(group: GroupResult, profile: str) -> ClusteredNumbers | None:

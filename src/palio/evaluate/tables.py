@@ -122,6 +122,41 @@ def groups_table(stage: StageResult) -> Table:
     return table
 
 
+def behaviour_table(stages: Sequence[StageResult]) -> Table:
+    """How each policy went about all problems: valid turns, refused calls, invented ids, length."""
+    caption = (
+        "means over problems; valid turns: those that make a call and whose calls a tool takes; "
+        "refused calls:\na tool answered with an error; inventing: rollouts that named an id which "
+        "nothing had shown them (ids in all)."
+    )
+    table = _table("Behaviour", caption)
+    table.add_column("policy", overflow="fold")
+    headings = (
+        "valid turns",
+        "refused calls",
+        "inventing",
+        "turns\na rollout",
+        "tokens\na rollout",
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for stage in stages:
+        if groups := _runs(stage, OVERALL):
+            one = groups[0]
+            inventing = cell(rate_of(one.inventing)).append(f"\n{one.invented_ids:,} ids", "dim")
+            table.add_row(
+                Text(stage.name, style="bold"),
+                cell(rate_of(one.valid_turns)),
+                cell(rate_of(one.refused_calls)),
+                inventing,
+                *(
+                    "n/a" if n is None else f"{n:,.1f}"
+                    for n in (one.turns.mean, one.completion_tokens.mean)
+                ),
+            )
+    return table
+
+
 def _runs(stage: StageResult, group: str) -> list[GroupResult]:
     """What a policy's runs say of a group, greedy before sampled."""
     results = [result for result in (stage.greedy, stage.sampled) if result]
