@@ -141,8 +141,9 @@ def test_rollouts_without_a_record_and_foreign_plans(lab, problems):
         audit_lab(lab, [])
 
 
-def test_on_the_command_line(lab, tmp_path):
+def test_on_the_command_line(lab, tmp_path, problems):
     ran(lab, "clean")
+    ran(lab, "leak")
     plain = msgspec.to_builtins(PLAN)
     lines = [f'{name} = "{plain[name]}"' for name in ("name", "question", "hypothesis", "primary")]
     lines += ['analysis = ""', 'support = "own"', f"seeds = {PLAN.seeds}"]
@@ -153,5 +154,7 @@ def test_on_the_command_line(lab, tmp_path):
     assert result.exit_code == 0, (result.output, result.exception)
     assert "p/clean/0" in result.output
     assert "heldout targets" in result.output
+    told = f"p/leak/0 (on purpose): problem {problems[-1].problem_id} is not in the training pool"
+    assert told in result.output
     bare = CliRunner().invoke(app, ["audit", str(tmp_path)])
     assert "--corpus" in str(bare.exception)

@@ -58,7 +58,7 @@ def run(
     temperature: float = typer.Option(1.0, "--temperature", min=0.01, help="Of the k samples."),
     seed: int = typer.Option(0, "--seed", min=0, help="Seed of samples and intervals."),
     concurrency: int = typer.Option(
-        16, "--concurrency", "--threads", min=1, help="Rollouts in flight, a worker."
+        16, "--concurrency", "--threads", min=1, help="Rollouts in flight, in each worker."
     ),
     max_tokens: int = typer.Option(0, "--max-tokens", min=0, help="Of one turn; 0: the server's."),
     seconds: float = typer.Option(300.0, "--seconds", min=1.0, help="Wall clock of a rollout."),

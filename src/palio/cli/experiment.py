@@ -81,7 +81,10 @@ def prepare(
     suite_seed: int | None = SUITE_SEED,
     lab: Path | None = LAB,
     out: Path = OUT,
-    executor: str = typer.Option("processes", help="Of the rollouts: processes, inline or ray."),
+    executor: str = typer.Option(
+        "processes",
+        help="Of the rollouts: processes, inline or ray; the lab's `workers` at a time.",
+    ),
     address: str = typer.Option("", help="Ray cluster to use; a local one is started without."),
 ) -> None:
     """Make what all runs share: worlds, pools, rollouts, judged rows."""

@@ -12,7 +12,11 @@ def serve(
     checkpoint: Path = typer.Argument(help="Checkpoint, stage or run folder; or: bundled."),
     host: str = typer.Option("127.0.0.1", help="Address to bind."),
     port: int = typer.Option(8000, min=0, max=65535, help="Port; 0 picks a free one."),
-    slots: int = typer.Option(64, min=1, help="Conversations stepped together; more wait."),
+    slots: int = typer.Option(
+        64,
+        min=1,
+        help="Conversations stepped together, of a pretrained model at most 8; more wait.",
+    ),
     threads: int = typer.Option(1, min=1, help="Threads of the arithmetic."),
     api_key: str = typer.Option("", envvar="PALIO_MODEL_KEY", help="Require this bearer token."),
 ) -> None:

@@ -52,9 +52,13 @@ def run(
     threads: int = typer.Option(2, min=1, help="Worker threads; no influence on the result."),
     minutes: float = typer.Option(0.0, min=0.0, help="Time limit of the token-counted stages."),
     redo: bool = typer.Option(False, "--redo", help="Do a changed stage and all after it again."),
-    uncertified: bool = typer.Option(False, "--uncertified", help="Take a bare corpus."),
+    uncertified: bool = typer.Option(
+        False, "--uncertified", help="Take a corpus without a certificate."
+    ),
     dry_run: bool = typer.Option(False, "--dry-run", help="Mechanics only, at a cut-down model."),
-    teacher_key: str = typer.Option("", envvar="PALIO_TEACHER_KEY", help="Teacher's bearer token."),
+    teacher_key: str = typer.Option(
+        "", envvar="PALIO_TEACHER_KEY", help="Bearer token of teachers and of sampling.base_url."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Train all stages of a recipe; finished stages are skipped."""
@@ -179,7 +183,8 @@ def audit(
 ) -> None:
     """Count what stages saw of held-out problems; exit 1 if one trained outside its pool.
 
-    And exit 1 if a run could tell what the weights were trained on, and none does.
+    Exit 1, too, if a stage left no record of its rollouts, or if no run at hand made the weights
+    that were begun with. Of a public model nobody can know: that is told, and is no fault.
     """
     from palio.evaluate.experiment.audit import audit_lab, is_lab
     from palio.records import ConfigError, to_json
@@ -189,7 +194,10 @@ def audit(
         from palio.evaluate.experiment.plan import load_plan, plan_names
 
         found = audit_lab(run_folder, [load_plan(name) for name in (*plan_names(), *plan)])
-        read = {f"{arm.plan}/{arm.arm}/{arm.seed}": arm.saw for arm in found.arms}
+        read = {
+            f"{arm.plan}/{arm.arm}/{arm.seed}{' (on purpose)' if arm.exposes else ''}": arm.saw
+            for arm in found.arms
+        }
         clean, plain = found.clean, to_json(found)
     elif corpus is None or suite is None:
         raise ConfigError("name --corpus and --suite of the run")

@@ -19,10 +19,10 @@ def start(
 
 
 def snapshot(
-    stage: Path = typer.Argument(help="Folder of a stage in training, e.g. runs/smollm2/sft."),
+    stage: Path = typer.Argument(help="Folder of an sft, rejection or teacher stage in training."),
     out: Path = typer.Option(..., help="Checkpoint folder to write."),
 ) -> None:
-    """Write the newest state of a stage in training as a checkpoint; the stage can still go on."""
+    """Write a pretrained model's newest state in training as a checkpoint; the stage goes on."""
     from palio.train.backends.snapshots import write_state
 
     typer.echo(f"wrote {write_state(stage, out)}")
