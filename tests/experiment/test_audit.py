@@ -55,6 +55,10 @@ PLAN = Plan(
         Arm(name="clean"),
         Arm(name="leak", exposed=1.0, copies=2),
         Arm(name="rolls", stages=({"kind": "kto"},)),
+        Arm(name="after", start="leak", sft=False, stages=({"kind": "kto"},)),
+        Arm(name="again", start="after", sft=False, stages=({"kind": "kto"},)),
+        Arm(name="beside", start="clean", sft=False, stages=({"kind": "kto"},)),
+        Arm(name="mixes", sft=False, exposed=1.0, stages=({"kind": "rejection", "mix": 0.5},)),
     ),
     contrasts=(),
     support="own",
@@ -122,6 +126,54 @@ def test_an_arm_s_rows_are_held_against_the_pools(lab, problems):
     assert json.loads((lab / AUDIT).read_bytes())["arms"][2]["exposes"] is True
 
 
+def rolled(folder, arm, problem):
+    """The record that the KTO stage of an arm without fine-tuning leaves."""
+    stage = folder / "arms" / "p" / arm / "0" / "1-kto"
+    stage.mkdir(parents=True)
+    (stage / SEEN).write_bytes(to_json(Seen(problem_id=problem.problem_id)) + b"\n")
+
+
+def test_exposure_is_inherited_from_what_an_arm_starts_from(lab, problems):
+    for arm in ("leak", "after", "again", "beside"):
+        ran(lab, arm)
+        if arm != "leak":
+            rolled(lab, arm, problems[0])
+    found = audit_lab(lab, [PLAN])
+    arms = {each.arm: each for each in found.arms}
+    held = {p.problem_id for p in problems[8:]}
+    for arm in ("after", "again"):
+        assert arms[arm].exposes, "however long the chain"
+        assert set(arms[arm].saw.outside) == held
+        assert not arms[arm].saw.stages[0].outside, "its own stage saw none of them"
+    assert [each.made_by for each in arms["again"].saw.origins] == [
+        "p/after/0",
+        "p/leak/0",
+        "base/base/0",
+    ]
+    assert "stage kto of p/after/0 began with leak" in str(arms["again"].saw.origins[1])
+    assert not arms["beside"].exposes
+    assert not arms["beside"].saw.outside
+    assert arms["beside"].saw.verdict == "clean"
+    assert found.clean, "all of it is on purpose"
+    told = {each["arm"]: each["exposes"] for each in json.loads((lab / AUDIT).read_bytes())["arms"]}
+    assert told == {"base": False, "leak": True, "after": True, "again": True, "beside": False}
+
+
+def test_what_the_start_of_an_arm_did_not_record_is_unknown_of_the_arm_too(lab, problems):
+    ran(lab, "again")
+    rolled(lab, "again", problems[0])
+    found = audit_lab(lab, [PLAN])
+    assert found.arms[-1].saw.unknown == ("kto",)
+    assert not found.clean, "nobody knows what `after` rolled out"
+
+
+def test_rows_that_a_later_stage_mixes_in_are_counted(lab, problems):
+    ran(lab, "mixes")
+    (stage,) = audit_lab(lab, [PLAN]).arms[-1].saw.stages
+    assert stage.rows == 8 + 4
+    assert set(stage.outside) == {p.problem_id for p in problems[8:]}
+
+
 def test_rollouts_without_a_record_and_foreign_plans(lab, problems):
     assert is_lab(lab)
     with pytest.raises(InputError, match="no run"):
@@ -149,6 +201,10 @@ def test_on_the_command_line(lab, tmp_path, problems):
     lines += ['analysis = ""', 'support = "own"', f"seeds = {PLAN.seeds}"]
     lines += ['[[arm]]\nname = "clean"', '[[arm]]\nname = "leak"\nexposed = 1.0\ncopies = 2']
     lines += ['[[arm]]\nname = "rolls"\n[[arm.stages]]\nkind = "kto"']
+    for arm in PLAN.arms[3:]:
+        lines.append(f'[[arm]]\nname = "{arm.name}"\nsft = false\nexposed = {arm.exposed}')
+        lines += [f'start = "{arm.start}"', "[[arm.stages]]"]
+        lines += [f"{name} = {json.dumps(value)}" for name, value in arm.stages[0].items()]
     (tmp_path / "p.toml").write_text("\n".join(lines) + "\n")
     result = CliRunner().invoke(app, ["audit", str(lab), "--plan", str(tmp_path / "p.toml")])
     assert result.exit_code == 0, (result.output, result.exception)

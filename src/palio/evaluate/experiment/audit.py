@@ -3,23 +3,27 @@
 The rows of an arm are drawn again from the firehose, by the digests that drew them for training;
 stages that roll out left a record. An arm that exposes held-out clusters on purpose (the leak plan)
 has problems outside the training pool: they are counted like any other, and its plan says so.
+
+Weights remember: an arm that starts from another one has seen what that one saw, and so on back to
+the base of its seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from palio.corpus.rows import CorpusRow
 from palio.evaluate.experiment.draw import draw, salt_of
 from palio.evaluate.experiment.firehose import FirehoseRow, read_firehose
-from palio.evaluate.experiment.plan import Plan
+from palio.evaluate.experiment.plan import Arm, Plan
 from palio.evaluate.experiment.runs import ArmRun, read_runs
 from palio.evaluate.experiment.student import base_rows, further
 from palio.evaluate.experiment.task import Task
 from palio.records import InputError, Record, from_json, to_json
 from palio.suites.files import read_suite
-from palio.train.audit import AUDIT, RunAudit, Watch, seen_row
+from palio.train.audit import AUDIT, Origin, RunAudit, StageAudit, Watch, seen_row
 from palio.train.recipe import plain_stage
 from palio.train.seen import Seen
 from palio.world.artefacts import write_lines
@@ -31,7 +35,9 @@ class ArmAudit(Record, frozen=True, omit_defaults=False):
     """What one arm saw under one seed.
 
     Attributes:
-        exposes: whether its plan gives it held-out problems on purpose.
+        exposes: whether its plan gives held-out problems on purpose, to it or to an arm whose
+            weights it goes on from.
+        saw: by its own stages, and in `origins` by those whose weights it goes on from.
     """
 
     plan: str
@@ -97,6 +103,7 @@ class _Auditor:
         self._watch = Watch(suite.problems, from_json(path.read_bytes(), dict[str, str]))
         self._firehose: list[FirehoseRow] = read_firehose(folder / "firehose")
         self._seen: dict[str, Seen] = {}
+        self._told: dict[tuple[str, str, int], tuple[StageAudit, ...]] = {}
 
     def _rows(self, rows: Sequence[CorpusRow]) -> list[Seen]:
         """Each trajectory is read once, however many arms train on it."""
@@ -107,22 +114,81 @@ class _Auditor:
 
     def base(self, seed: int) -> ArmAudit:
         """The base that all arms of a seed start from."""
-        folder = self._folder / "seeds" / str(seed) / BASE
-        rows = self._rows(base_rows(self._firehose, seed))
-        stage = self._watch.stage({"kind": BASE, "name": BASE}, folder, rows)
-        saw = RunAudit(suite=self._suite, targets=self._watch.sizes(), stages=(stage,))
+        saw = self._run_audit(self._base(seed), None)
         return ArmAudit(plan=BASE, arm=BASE, seed=seed, exposes=False, saw=saw)
 
     def arm(self, plan: Plan, run: ArmRun) -> ArmAudit:
-        """Fine-tuning and what follows it."""
+        """Fine-tuning and what follows it, after all that went into the weights it starts from."""
         arm = plan.arm(run.arm)
-        folder = Task(plan, arm, run.seed).folder(self._folder)
-        rows = self._rows(draw(plan, arm, self._firehose, salt_of(run.seed))) if arm.sft else []
-        stages = [({"kind": "sft", "name": "sft"}, "0-sft")] if arm.sft else []
-        for number, entry in enumerate(further(plan, arm), start=1):
-            stages.append((plain_stage(entry), f"{number}-{entry.name}"))
-        made = tuple(self._watch.stage(stage, folder / name, rows) for stage, name in stages)
-        saw = RunAudit(suite=self._suite, targets=self._watch.sizes(), stages=made)
+        origins = tuple(self._origins(plan, arm, run.seed))
         return ArmAudit(
-            plan=plan.name, arm=arm.name, seed=run.seed, exposes=arm.exposed > 0, saw=saw
+            plan=plan.name,
+            arm=arm.name,
+            seed=run.seed,
+            exposes=any(each.exposed > 0 for each in (arm, *_starts(plan, arm))),
+            saw=self._run_audit(self._stages(Task(plan, arm, run.seed)), origins),
         )
+
+    def _run_audit(
+        self, stages: tuple[StageAudit, ...], origins: tuple[Origin, ...] | None
+    ) -> RunAudit:
+        sizes = self._watch.sizes()
+        return RunAudit(suite=self._suite, targets=sizes, stages=stages, origins=origins)
+
+    def _origins(self, plan: Plan, arm: Arm, seed: int) -> Iterator[Origin]:
+        """The arms that an arm goes on from, its own start first, and the base of the seed."""
+        later = Task(plan, arm, seed)
+        for start in _starts(plan, arm):
+            task = Task(plan, start, seed)
+            yield _origin(later, start.name, task.name, self._stages(task))
+            later = task
+        yield _origin(later, BASE, f"{BASE}/{BASE}/{seed}", self._base(seed))
+
+    def _base(self, seed: int) -> tuple[StageAudit, ...]:
+        if (BASE, BASE, seed) not in self._told:
+            folder = self._folder / "seeds" / str(seed) / BASE
+            rows = self._rows(base_rows(self._firehose, seed))
+            stage = self._watch.stage({"kind": BASE, "name": BASE}, folder, rows)
+            self._told[BASE, BASE, seed] = (stage,)
+        return self._told[BASE, BASE, seed]
+
+    def _stages(self, task: Task) -> tuple[StageAudit, ...]:
+        """What the stages of one run saw; many runs may go on from it."""
+        plan, arm, seed = task.plan, task.arm, task.seed
+        key = plan.digest(), arm.name, seed
+        if key not in self._told:
+            reads = arm.sft or arm.stages  # which may mix rows in, without fine-tuning as well
+            rows = self._rows(draw(plan, arm, self._firehose, salt_of(seed))) if reads else []
+            folder = task.folder(self._folder)
+            self._told[key] = tuple(
+                self._watch.stage(stage, folder / name, rows) for stage, name in _named_stages(task)
+            )
+        return self._told[key]
+
+
+def _starts(plan: Plan, arm: Arm) -> Iterator[Arm]:
+    """The arms whose weights an arm goes on from, its own start first."""
+    while arm.start:
+        arm = plan.arm(arm.start)
+        yield arm
+
+
+def _named_stages(task: Task) -> Iterator[tuple[dict[str, Any], str]]:
+    """(stage as plain data, name of its folder) of each stage of a run."""
+    if task.arm.sft:
+        yield {"kind": "sft", "name": "sft"}, "0-sft"
+    for number, entry in enumerate(further(task.plan, task.arm), start=1):
+        yield plain_stage(entry), f"{number}-{entry.name}"
+
+
+def _origin(later: Task, named: str, made_by: str, stages: tuple[StageAudit, ...]) -> Origin:
+    first = next((stage["name"] for stage, _ in _named_stages(later)), "")
+    return Origin(
+        role="start",
+        run=later.name,
+        stage=first,
+        named=named,
+        known="run",
+        made_by=made_by,
+        stages=stages,
+    )
