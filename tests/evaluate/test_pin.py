@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 from palio.agents.registry import find_agent
 from palio.agents.scripted import ScriptedUpstream
 from palio.agents.server import ModelServer
+from palio.broker.pin import ModelPin, endpoint_pin
 from palio.cli.main import app
 from palio.corpus.rows import row_of
 from palio.evaluate.cluster import PolicySource
-from palio.evaluate.pin import ModelPin, checkpoint_pin, endpoint_pin
+from palio.evaluate.pin import checkpoint_pin
 from palio.evaluate.rollouts import read_identity
 from palio.records import (
     InputError,
@@ -271,7 +272,15 @@ def test_a_foreign_server_is_held_to_what_it_says_and_not_to_the_time(
 
 @pytest.mark.parametrize(
     ("listed", "status"),
-    [("<html>", 200), ("no", 404), ("no", 403), ({"data": "x"}, 200), ([1], 200), ({}, 405)],
+    [
+        ("<html>", 200),
+        ("no", 404),
+        ("no", 403),
+        ({"data": "x"}, 200),
+        ([1], 200),
+        ({}, 405),
+        ("", 501),
+    ],
     ids=str,
 )
 def test_a_server_without_a_list_of_models_is_held_to_its_address(listed: Any, status: int) -> None:

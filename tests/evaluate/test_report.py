@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from palio.evaluate.pin import ModelPin
+from palio.broker.pin import ModelPin
 from palio.evaluate.reading import example_view, marked
 from palio.evaluate.report import render_report, write_report
 from palio.evaluate.report_data import ReportData, StageResult, race_rows

@@ -27,8 +27,8 @@ import pytest
 import torch
 
 from palio.broker.limits import Limits
+from palio.broker.pin import endpoint_pin
 from palio.evaluate.cluster import PolicySource
-from palio.evaluate.pin import endpoint_pin
 from palio.evaluate.policy import EvalSettings, evaluate_policy
 from palio.evaluate.rollouts import RolloutRow
 from palio.evaluate.rollouts import read_rollouts as read_rows

@@ -15,8 +15,9 @@ from typing import Any
 
 from palio.agents.scripted import ScriptedUpstream, check_models
 from palio.agents.spec import policy_agent
+from palio.broker.pin import ModelPin, endpoint_pin
 from palio.broker.upstream import HttpUpstream, Upstream, no_upstream
-from palio.evaluate.pin import ModelPin, checkpoint_pin, endpoint_pin, loaded_pin
+from palio.evaluate.pin import checkpoint_pin, loaded_pin
 from palio.evaluate.policy import EvalSettings, Policy, outcome_scorer, policy_runner
 from palio.evaluate.rollouts import Hands, Job, RolloutRow, carried_out
 from palio.judging.encoders import TitleEncoder

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import binomtest, norm
 
-from palio.evaluate.pin import ModelPin
+from palio.broker.pin import ModelPin
 from palio.evaluate.statistics import CONFIDENCE, Estimate, Proportion, cluster_mean, wilson
 from palio.records.base import Record
 from palio.records.faults import InputError

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from palio.broker.pin import ModelPin
 from palio.evaluate.comparison import Comparison, compare, with_holm
-from palio.evaluate.pin import ModelPin
 from palio.evaluate.results import OVERALL, EvalResult
 from palio.evaluate.statistics import CONFIDENCE
 from palio.records import KINDS, InputError, Problem, Profile

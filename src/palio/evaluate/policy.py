@@ -15,8 +15,9 @@ import msgspec
 from palio.agents.spec import AgentSpec
 from palio.broker.first_request import FirstRequest
 from palio.broker.limits import Limits
+from palio.broker.pin import ModelPin
 from palio.broker.upstream import Upstream
-from palio.evaluate.pin import MODEL, ModelPin, plain
+from palio.evaluate.pin import MODEL, plain
 from palio.evaluate.results import EvalResult, RolloutScore, summarise
 from palio.evaluate.rollouts import (
     Hands,

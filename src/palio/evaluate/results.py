@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from palio.broker.pin import ModelPin
 from palio.evaluate.behaviour import Behaviour
-from palio.evaluate.pin import ModelPin
 from palio.evaluate.statistics import (
     Estimate,
     Proportion,

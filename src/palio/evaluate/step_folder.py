@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from palio.evaluate.pin import MODEL, ModelPin, check_pin, pin_of
+from palio.broker.pin import ModelPin
+from palio.evaluate.pin import MODEL, check_pin, pin_of
 from palio.evaluate.steps import StepAnswer
 from palio.records import InputError, to_json
 from palio.rollout.config import FILE, hold_config

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Any, NamedTuple
 
+from palio.broker.pin import ModelPin
 from palio.broker.upstream import RejectedError, Upstream
 from palio.broker.wire import read_message
 from palio.corpus.rows import CorpusRow
 from palio.evaluate.behaviour import is_valid_turn
 from palio.evaluate.diagnosis import INVALID, NO_CALL, Call, asked_by, difference
-from palio.evaluate.pin import ModelPin
 from palio.evaluate.statistics import Estimate, Proportion, cluster_mean, wilson
 from palio.records import InputError, Message, Record
 from palio.world.tools import Toolbox

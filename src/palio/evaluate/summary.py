@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from palio.broker.pin import ModelPin
 from palio.evaluate.comparison import Comparison
 from palio.evaluate.floors import FloorResult
-from palio.evaluate.pin import ModelPin
 from palio.evaluate.report_data import StageResult
 from palio.evaluate.results import OVERALL, EvalResult, FaultCount, GroupResult, Rate, rate_of
 from palio.evaluate.statistics import Estimate

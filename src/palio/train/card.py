@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import msgspec
 
 from palio import __version__
+from palio.broker.pin import ModelPin
 from palio.records import InputError, Provenance, Record
 from palio.train.audit import read_audit
 from palio.train.checkpoint import checkpoint_folder
 from palio.train.held import TEACHER
 from palio.train.rows import ROWS, TEMPLATE, told_digests
+from palio.train.servers import ENDPOINT
 from palio.train.serving import checkpoint_digests, is_own
 from palio.world.artefacts import read_manifest, write_lines
 
@@ -124,6 +127,9 @@ def _facts(run: Path, stage: dict[str, Any], manifest: Provenance) -> list[tuple
     digests = {name: told for name, told in manifest.inputs.items() if name in TEACHER}
     digests |= told_digests(run / stage["name"])
     read = [(label, f"`{digests[name]}`") for name, label in _READ.items() if name in digests]
+    said = manifest.config.get(ENDPOINT)
+    if said:
+        read.append(("server", msgspec.convert(said, ModelPin).in_words()))
     return [*counts, *told, *read, ("settings", ", ".join(chosen))]
 
 

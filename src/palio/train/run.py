@@ -31,7 +31,6 @@ from palio.records import (
     ResumeError,
     digest,
 )
-from palio.rollout.config import hold_config
 from palio.rollout.journal import lock_folder
 from palio.train.backend import backend_of
 from palio.train.checkpoint import CHECKPOINT, MANIFEST, check_whole, checkpoint_folder
@@ -43,9 +42,11 @@ from palio.train.loop import Point
 from palio.train.memory import give_back
 from palio.train.recipe import Recipe, StageEntry, plain_stage
 from palio.train.reporting import drop_spent
+from palio.train.servers import ENDPOINT, Said, Servers
 from palio.train.stage import (
     METRICS,
     Context,
+    Endpoint,
     StageResult,
     Step,
     read_metrics,
@@ -166,6 +167,7 @@ class _Chain:
             if not (self.start / MANIFEST).is_file():
                 raise InputError("no checkpoint to start from", where=recipe.model.start)
         self.backend = backend_of(recipe)
+        self._servers = Servers(options.teacher_key)
         self._rows: list[Any] | None = None
         self._reserve: Reserve | None = None
         self._told = False
@@ -230,7 +232,7 @@ class _Chain:
         inputs["recipe"] = digest(self.recipe.prefix(number))
         if previous is not None:
             inputs["checkpoint"] = file_digest(previous / MANIFEST)
-        self._hold(number, stage, folder, inputs)
+        said = self._hold(number, stage, folder, inputs, kind.asks(stage.settings, previous))
         found = self._finished(stage, folder)
         if found is not None:
             drop_spent(folder)
@@ -240,6 +242,8 @@ class _Chain:
             check_whole(previous)
         if kind.ground and self.ground is not None:
             inputs["worlds"] = self.ground.worlds_digest()
+        if said:
+            inputs[ENDPOINT] = digest(said)
         context = self._context(number, stage, inputs)
         self._tell()
         report = lambda share, note: self._report(number, stage, share, note)  # noqa: E731
@@ -247,7 +251,7 @@ class _Chain:
             made = kind.run(stage.settings, context, previous, folder, report)
             self.inputs |= learned_digests(self.recipe.pretrained, self.inputs)
             inputs = {**self.inputs, **inputs, **(read or kind.reads(stage.settings))}
-            done = self._finish(stage, folder, made, inputs)
+            done = self._finish(stage, folder, made, inputs, said)
         give_back()
         return done
 
@@ -258,17 +262,28 @@ class _Chain:
         del held["stages"]
         return held
 
-    def _hold(self, number: int, stage: StageEntry, folder: Path, inputs: dict[str, str]) -> None:
+    def _hold(
+        self,
+        number: int,
+        stage: StageEntry,
+        folder: Path,
+        inputs: dict[str, str],
+        endpoint: Endpoint | None,
+    ) -> Said:
         """Refuse to mix two runs; with `redo`, drop the changed stage and those after it."""
+
+        def hold() -> Said:
+            held, finished = self._held(stage, folder, inputs), (folder / DONE).exists()
+            return self._servers.hold(folder, held, endpoint, finished=finished)
+
         try:
-            hold_config(folder, "stage", self._held(stage, folder, inputs))
-        except ResumeError as error:
+            return hold()
+        except ResumeError:
             if not self.options.redo:
-                remedy = "name another --out, or say --redo: this stage and all after it again"
-                raise ResumeError(error.what, where=error.where, remedy=remedy) from error
+                raise
             for later in self.recipe.stages[number - 1 :]:
                 shutil.rmtree(self.out / later.name, ignore_errors=True)
-            hold_config(folder, "stage", self._held(stage, folder, inputs))
+            return hold()
 
     def _context(self, number: int, stage: StageEntry, inputs: dict[str, str]) -> Context:
         if self._rows is None:
@@ -306,7 +321,7 @@ class _Chain:
         return ground
 
     def _finish(
-        self, stage: StageEntry, folder: Path, made: StageResult, inputs: dict[str, str]
+        self, stage: StageEntry, folder: Path, made: StageResult, inputs: dict[str, str], said: Said
     ) -> StageDone:
         """Write the proof, last."""
         inside = made.checkpoint.relative_to(folder)
@@ -314,6 +329,8 @@ class _Chain:
         if (folder / METRICS).exists():
             outputs[METRICS] = file_digest(folder / METRICS)
         told = {"stage": plain_stage(stage), "checkpoint": str(inside), "measures": made.measures}
+        if said:
+            told[ENDPOINT] = said
         manifest = self._manifest(
             "stage",
             told,

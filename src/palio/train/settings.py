@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from importlib import resources
 from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
 from palio.records import ConfigError, MissingDependencyError, Profile, Record
 from palio.train.loop import StageConfig
 from palio.train.optimiser import OptimiserConfig
-from palio.train.stage import StageSettings
+from palio.train.stage import Endpoint, StageSettings
 
 SHIPPED = {"fsdp": "fsdp.yaml", "zero3": "zero3.json"}
 """Configurations for launchers beside the bundled recipes; a digest has the name, not the place."""
@@ -150,6 +152,18 @@ class Sampling(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=T
         """What each request carries."""
         made: dict[str, float | int] = {"temperature": self.temperature, "top_p": self.top_p}
         return {**made, "max_tokens": self.max_tokens} if self.max_tokens else made
+
+    def endpoint(self, previous: Path | None) -> Endpoint | None:
+        """The server that samples the student; None: nobody but the student does.
+
+        Args:
+            previous: checkpoint of the stage before, by whose path a server calls it at first.
+        """
+        if not self.base_url:
+            return None
+        bare = not urlsplit(self.base_url).path.strip("/")  # completions of token ids find /v1
+        url = f"{self.base_url.rstrip('/')}/v1" if bare else self.base_url
+        return Endpoint(base_url=url, model=self.model or str(previous))
 
 
 def small_training(settings: SftSettings) -> SftSettings:

@@ -67,6 +67,21 @@ class Step(Record, frozen=True, omit_defaults=False):
     note: str = ""
 
 
+class Endpoint(Record, frozen=True):
+    """A model's server that a stage asks.
+
+    Attributes:
+        base_url: with the version.
+        model: its name there.
+        teacher: whether that is one model for the whole run; the student is another one after each
+            stage.
+    """
+
+    base_url: str
+    model: str
+    teacher: bool = False
+
+
 Report = Callable[[float, str], None]
 """Called by a stage with the share of it that is done, in [0, 1], and a few words."""
 
@@ -161,6 +176,8 @@ class Kind(Record, frozen=True):
         own: whether the student itself runs them; then it gets those that the recipe holds back.
         reads: name -> digest of what a stage with these settings reads beside corpus, problems and
             the recipe's model; a stage that goes on is held to them (`held`).
+        asks: the server that it asks with these settings, after the checkpoint of the stage before;
+            a stage that goes on is held to what that says of itself (`servers`).
     """
 
     settings: type[StageSettings]
@@ -170,6 +187,7 @@ class Kind(Record, frozen=True):
     ground: bool = False
     own: bool = False
     reads: Callable[[Any], dict[str, str]] = lambda _: {}
+    asks: Callable[[Any, Path | None], Endpoint | None] = lambda *_: None
 
 
 def append_metrics(folder: Path, row: Mapping[str, Any] | Record) -> None:

@@ -235,4 +235,11 @@ def shrink(settings: KtoSettings) -> KtoSettings:
     return msgspec.structs.replace(settings, sampling=sampling, trl=trl, longest=longest)
 
 
-KTO = Kind(settings=KtoSettings, run=run_kto, shrink=shrink, ground=True, own=True)
+KTO = Kind(
+    settings=KtoSettings,
+    run=run_kto,
+    shrink=shrink,
+    ground=True,
+    own=True,
+    asks=lambda settings, previous: settings.sampling.endpoint(previous),
+)

@@ -55,6 +55,7 @@ from palio.train.seen import Witness, rolled_digest
 from palio.train.settings import TrlSettings
 from palio.train.stage import (
     Context,
+    Endpoint,
     Kind,
     Report,
     StageResult,
@@ -333,11 +334,12 @@ def _counts(trainer: StepGrpoTrainer, roller: Roller) -> dict[str, int]:
 
 
 def shrink(settings: GrpoSettings) -> GrpoSettings:
-    """Two updates on two groups of two."""
-    trl = small_trl(settings.trl)
+    """Two updates on two groups of two; a dry run asks nobody outside."""
+    teacher = TeacherSettings() if settings.teacher.base_url else settings.teacher
     return msgspec.structs.replace(
         settings,
-        trl=trl,
+        trl=small_trl(settings.trl),
+        teacher=teacher,
         group=2,
         groups=2,
         problems=2,
@@ -348,4 +350,13 @@ def shrink(settings: GrpoSettings) -> GrpoSettings:
     )
 
 
-GRPO = Kind(settings=GrpoSettings, run=run_grpo, shrink=shrink, ground=True, own=True)
+def asked(settings: GrpoSettings, previous: Path | None) -> Endpoint | None:
+    """The teacher's server, where it is asked; one that samples is given the weights."""
+    del previous
+    teacher = settings.teacher
+    if settings.reward != "on_policy" or not teacher.base_url:
+        return None
+    return Endpoint(base_url=teacher.base_url, model=teacher.model, teacher=True)
+
+
+GRPO = Kind(settings=GrpoSettings, run=run_grpo, shrink=shrink, ground=True, own=True, asks=asked)

@@ -135,5 +135,10 @@ def shrink(settings: RejectionSettings) -> RejectionSettings:
 
 
 REJECTION = Kind(
-    settings=RejectionSettings, run=run_rejection, shrink=shrink, ground=True, own=True
+    settings=RejectionSettings,
+    run=run_rejection,
+    shrink=shrink,
+    ground=True,
+    own=True,
+    asks=lambda settings, previous: settings.sampling.endpoint(previous),
 )

@@ -12,7 +12,7 @@ from palio.broker.upstream import HttpUpstream, Upstream
 from palio.records import ConfigError
 from palio.train.rollouts import Collected, collect, settle
 from palio.train.settings import Sampling, SftSettings, small_training
-from palio.train.stage import Context, Kind, Report, StageResult, ground_of
+from palio.train.stage import Context, Endpoint, Kind, Report, StageResult, ground_of
 from palio.train.stages.kept import by_bucket, keep, mixed
 from palio.train.stages.rejection import told
 
@@ -78,7 +78,7 @@ def lessons(sampling: Sampling, context: Context, out: Path, report: Report) -> 
             upstream,
             sampling,
             out,
-            name=f"teacher-{sampling.model or 'remote'}",
+            name=_name(sampling),
             seed=context.seed,
             report=lambda share, note: report(0.5 * share, note),
             ids=False,  # its text is trained on; OpenAI's own API refuses a request that asks
@@ -95,4 +95,19 @@ def shrink(settings: TeacherSettings) -> TeacherSettings:
     return msgspec.structs.replace(made, sampling=small)
 
 
-TEACHER = Kind(settings=TeacherSettings, run=run_teacher, shrink=shrink, ground=True)
+def asked(settings: TeacherSettings, previous: Path | None) -> Endpoint | None:
+    """The teacher's server; None for a scripted one."""
+    del previous
+    sampling = settings.sampling
+    if not sampling.base_url:
+        return None
+    name = sampling.model or _name(sampling)
+    return Endpoint(base_url=sampling.base_url, model=name, teacher=True)
+
+
+def _name(sampling: Sampling) -> str:
+    """What records call the teacher, and requests where the recipe does not."""
+    return f"teacher-{sampling.model or 'remote'}"
+
+
+TEACHER = Kind(settings=TeacherSettings, run=run_teacher, shrink=shrink, ground=True, asks=asked)
