@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -248,7 +249,55 @@ def test_deepspeed_is_asked_for_before_the_first_stage(
     assert backend_of(told)
 
 
+@pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
+def test_what_deepspeed_computes_in_16_bits_is_saved_as_it_was_learned_and_read(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: dict[str, Any] | None
+) -> None:
+    """It gathers 16 bits; its optimiser has float32 of what is trained, the disk has the rest."""
+    told = PretrainedModel(path=str(start), lora=LoraConfig(**lora) if lora else None)
+    codec = PretrainedCodec(load_tokenizer(told, None))
+    model = load_model(PretrainedModel(path=str(start)), None, 0)
+    if told.lora is not None:
+        model = peft.get_peft_model(model, adapter(told.lora))
+    for name, weight in model.named_parameters():
+        weight.ds_id = name
+        if weight.requires_grad:
+            weight.data += 1e-4 * torch.randn(weight.shape)
+    learned = {name: value.detach().clone() for name, value in model.named_parameters()}
+    trainer = pretend(model)
+    whole = {name: value.bfloat16() for name, value in trainer.model_wrapped.gathered().items()}
+    trainer.model_wrapped = SimpleNamespace(gathered=lambda: whole)
+    kept = SimpleNamespace(safe_get_full_fp32_param=lambda weight: learned[weight.ds_id])
+    monkeypatch.setitem(sys.modules, "deepspeed.utils", kept)
+    emptied(model)
+    save_trained(trainer, codec, told, tmp_path)
+    saved, before = load_file(tmp_path / "saved" / WEIGHTS), load_file(start / WEIGHTS)
+    for name, value in saved.items():
+        layer = f"base_model.model.{name.removesuffix('.weight')}"
+        wanted = before[name] if lora else learned[name]
+        if f"{layer}.lora_A.default.weight" in learned:
+            of, into = (learned[f"{layer}.lora_{half}.default.weight"] for half in "BA")
+            wanted = wanted + 2 * (of @ into)
+        assert torch.allclose(value, wanted, rtol=0, atol=1e-7), name
+
+
 # ---- two processes, by recipe
+
+
+def assert_that_of_one_process(
+    start: Path,
+    corpus: Path,  # noqa: F811
+    folder: Path,
+    lora: dict[str, Any] | None,
+    **trl: Any,
+) -> None:
+    """A stage by a launcher, killed and gone on with, is that of one process and whole."""
+    one = recipe(start, lora, per_device_train_batch_size=2)
+    alone = train(one, corpus, folder / "one", options=Options(uncertified=True))
+    made = in_shares(start, corpus, folder / "two", lora, **trl)
+    assert_as_one(made, alone, start, lora)
+    numbers = sum(value.numel() for value in load_file(start / WEIGHTS).values())
+    assert_shared(folder / "two", numbers)
 
 
 @pytest.mark.slow
@@ -263,12 +312,7 @@ def test_a_stage_by_fsdp_is_that_of_one_process_and_whole(
 ) -> None:
     """The file that ships, by accelerate's own launcher and FSDP2, on CPU with gloo."""
     monkeypatch.chdir(ROOT)
-    one = recipe(start, lora, per_device_train_batch_size=2)
-    alone = train(one, corpus, tmp_path / "one", options=Options(uncertified=True))
-    made = in_shares(start, corpus, tmp_path / "two", lora, launch=FSDP)
-    assert_as_one(made, alone, start, lora)
-    numbers = sum(value.numel() for value in load_file(start / WEIGHTS).values())
-    assert_shared(tmp_path / "two", numbers)
+    assert_that_of_one_process(start, corpus, tmp_path, lora, launch=FSDP)
 
 
 @pytest.mark.slow
@@ -285,9 +329,4 @@ def test_a_stage_by_zero3_is_that_of_one_process_and_whole(
     """DeepSpeed itself with the file that ships, on CPU with gloo; it compiles an operation."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    one = recipe(start, lora, per_device_train_batch_size=2)
-    alone = train(one, corpus, tmp_path / "one", options=Options(uncertified=True))
-    made = in_shares(start, corpus, tmp_path / "two", lora, launch=TORCHRUN, deepspeed="zero3")
-    assert_as_one(made, alone, start, lora)
-    numbers = sum(value.numel() for value in load_file(start / WEIGHTS).values())
-    assert_shared(tmp_path / "two", numbers)
+    assert_that_of_one_process(start, corpus, tmp_path, lora, launch=TORCHRUN, deepspeed="zero3")

@@ -15,12 +15,13 @@ import msgspec
 import torch
 
 from palio.records import ConfigError, IntegrityError, Record, from_json, to_json
+from palio.train.backends.carried import rounds
 from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.masters import check_launched
 from palio.train.backends.merging import lowered, merged
 from palio.train.backends.places import sft_trainer
 from palio.train.backends.weights import load_model, load_tokenizer
-from palio.train.backends.whole import check_apart, whole_model
+from palio.train.backends.whole import as_they_were, check_apart, whole_model
 from palio.train.checkpoint import CHECKPOINT
 from palio.train.disk import saving
 from palio.train.recipe import LoraConfig, PretrainedModel
@@ -282,6 +283,8 @@ def save_trained(
     if model.lora is None:
         trained = lowered(trained, model, start, seed, folder)
     else:
+        if trainer.is_deepspeed_enabled and not rounds(model):
+            trained = as_they_were(trained, load_model(model, start, seed).state_dict())
         save_adapter(trained, folder)
         trained = merged(trained, model, start, seed, folder, place / CHECKPOINT)
     save_whole(trained, codec, folder)

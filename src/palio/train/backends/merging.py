@@ -127,10 +127,7 @@ def _rounded(
 def lowered(
     trained: Any, model: PretrainedModel, start: Path | None, seed: int, folder: Path
 ) -> Any:
-    """Weights that were trained whole in float32, in the recipe's dtype; says what that costs.
-
-    ZeRO-3 gathers 16-bit weights and keeps the others for itself: then nobody can say.
-    """
+    """Weights that were trained whole in float32, in the recipe's dtype; says what that costs."""
     dtype = getattr(torch, model.dtype)
     high = [name for name, value in trained.named_parameters() if value.dtype == torch.float32]
     if not is_low(model.dtype) or not high:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from palio.records import ConfigError, IntegrityError
+from palio.train.backends.carried import plain_name
 
 
 def apart(trainer: Any) -> bool:
@@ -48,8 +49,7 @@ def whole_model(trainer: Any, dtype: str) -> Any | None:
 
     Args:
         trainer: of transformers, which has trained.
-        dtype: of weights that were apart, but for the adapter's: FSDP keeps float32 for itself,
-            DeepSpeed what it computes in.
+        dtype: of weights that were apart, but for the adapter's.
 
     Returns:
         The model in the first process, None in the others.
@@ -58,11 +58,44 @@ def whole_model(trainer: Any, dtype: str) -> Any | None:
         IntegrityError: what was gathered is not the model's.
     """
     trained = trainer.accelerator.unwrap_model(trainer.model)
-    state = trainer.accelerator.get_state_dict(trainer.model_wrapped) if apart(trainer) else None
+    state = _gathered(trainer, trained) if apart(trainer) else None
     trainer.accelerator.wait_for_everyone()
     if not trainer.is_world_process_zero():
         return None
     return trained if state is None else rebuilt(trained, state, getattr(torch, dtype))
+
+
+def _gathered(trainer: Any, trained: Any) -> dict[str, Tensor]:
+    """Name -> whole weight, in the first process; all of them take part.
+
+    FSDP gives float32. DeepSpeed gives what it computes in, perhaps 16 bits, and keeps float32 of
+    what it trains for its optimiser: that is what was learned.
+    """
+    state = dict(trainer.accelerator.get_state_dict(trainer.model_wrapped) or {})
+    for name, weight in trained.named_parameters():
+        if weight.requires_grad and hasattr(weight, "ds_id"):
+            from deepspeed.utils import safe_get_full_fp32_param  # type: ignore[import-not-found]
+
+            whole = safe_get_full_fp32_param(weight)  # by all processes, one weight at a time
+            if whole is not None and trainer.is_world_process_zero():
+                state[name] = whole.detach().to("cpu", torch.float32)
+    return state
+
+
+def as_they_were(model: Any, began: Mapping[str, Tensor]) -> Any:
+    """The model with its frozen weights, those under an adapter, as they were read.
+
+    What DeepSpeed does not train it has in 16 bits alone, where it computes in 16 bits.
+
+    Args:
+        model: under PEFT; changed and returned.
+        began: plain name -> weight when the stage began.
+    """
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_" not in name:
+                weight.copy_(began[plain_name(name)])
+    return model
 
 
 def rebuilt(trained: Any, state: Mapping[str, Tensor], dtype: torch.dtype) -> Any:
