@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from palio.cli.main import app
 from palio.records import ConfigError, InputError, Message
 from palio.train.backends.codec import tool_segments
 from palio.train.checkpoint import checkpoint_folder
@@ -63,3 +65,13 @@ def test_another_template_is_refused(tmp_path: Path) -> None:
     (tmp_path / TEMPLATE).write_text("{{ messages }}", "utf-8")
     with pytest.raises(ConfigError, match="none of palio's"):
         vllm_template(tmp_path)
+
+
+def test_the_command_writes_it_or_prints_it(tmp_path: Path) -> None:
+    wanted = vllm_template(checkpoint_folder(Path("bundled")))
+    runner = CliRunner()
+    assert runner.invoke(app, ["train", "template", "bundled"]).stdout == wanted
+    out = tmp_path / "t.jinja"
+    told = runner.invoke(app, ["train", "template", "bundled", "--out", str(out)])
+    assert told.exit_code == 0
+    assert out.read_text("utf-8") == wanted

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from palio.records import ConfigError, InputError
+from palio.records import ConfigError, InputError, PalioError
 from palio.train.recipe import bundled_recipes, load_recipe, read_recipe
 from palio.train.rl.distill import train_distill
 from palio.train.rl.grpo import GrpoSettings, _counts, run_grpo, train_grpo
@@ -21,6 +21,7 @@ from palio.train.rl.policy import OwnPolicy
 from palio.train.rl.processes import sealed
 from palio.train.rl.rollouts import Rollout
 from palio.train.rl.sampler import Sampler
+from palio.train.run import train
 from palio.train.settings import TrlSettings
 from palio.train.stage import Context, check_trained, read_metrics
 from tests.train_rl.conftest import Scene
@@ -88,6 +89,18 @@ def test_a_launched_stage_refuses_before_it_starts_a_process(scene: Scene, tmp_p
     context = Context(recipe, "grpo", 1, 0, (), few, backend=None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="takes 16 different problems, and there are 1"):
         run_grpo(chosen, context, None, tmp_path, quiet)
+
+
+def test_only_a_stage_that_runs_problems_asks_for_them(tmp_path: Path) -> None:
+    def refused(**stage: object) -> str:
+        recipe = read_recipe({"stage": [{"kind": "sft"}, {"kind": "grpo", **stage}]})
+        with pytest.raises(PalioError) as caught:
+            train(recipe, tmp_path / "no-corpus", tmp_path / "run")
+        return str(caught.value)
+
+    assert "rolls out training problems, and there are none" in refused(reward="outcome")
+    told = refused(reward="prefix", problems=2)
+    assert "no-corpus" in told, "teachers' rows are all that it reads: next comes the corpus"
 
 
 # ---- how many rollouts a step has

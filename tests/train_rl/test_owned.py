@@ -11,19 +11,20 @@ import pytest
 from trl.trainer.distillation_config import DistillationConfig
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.kto_config import KTOConfig
+from trl.trainer.sft_config import SFTConfig
 
 from palio.records import ConfigError
+from palio.train.owned import OWNED
 from palio.train.preference.kto import KtoSettings, kto_arguments
 from palio.train.recipe import load_recipe, read_recipe
 from palio.train.rl.distill import DistillSettings, train_distill
 from palio.train.rl.grpo import GrpoSettings, dr_grpo_arguments
 from palio.train.rl.hooks import trl_fields
-from palio.train.rl.owned import OWNED
 from palio.train.settings import TrlSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
-KINDS = {"kto": KTOConfig, "grpo": GRPOConfig, "distill": DistillationConfig}
+KINDS = {"sft": SFTConfig, "kto": KTOConfig, "grpo": GRPOConfig, "distill": DistillationConfig}
 NAMES = set(TrlSettings.__struct_fields__)
 
 
@@ -41,10 +42,17 @@ def test_what_is_decided_already_is_refused_by_name(kind: str, name: str, decide
     assert f"{kind} stage cannot set {name!r}: {decides} decides it" in caught.value.what
 
 
+@pytest.mark.parametrize("kind", [*OWNED, "rejection", "teacher"])
+def test_what_stage_trl_says_is_said_there(kind: str) -> None:
+    with pytest.raises(ConfigError, match=r"`learning_rate` of \[stage.trl\] decides it"):
+        read(kind, {"learning_rate": 1.0})
+
+
 @pytest.mark.parametrize("kind", OWNED)
 def test_every_owned_field_is_one_of_trls(kind: str) -> None:
     known = {field.name for field in fields(KINDS[kind])}
-    assert OWNED[kind].keys() - NAMES <= known
+    assert OWNED[kind].keys() <= known
+    assert not OWNED[kind].keys() & NAMES
 
 
 class Told(Exception):  # noqa: N818 - no fault
@@ -73,7 +81,7 @@ def test_all_that_a_stage_says_over_extra_is_owned(
             stage()
         over = caught.value.args[0].keys() - trl_fields(TrlSettings(), tmp_path, 0).keys()
         assert over
-        assert over <= OWNED[kind].keys()
+        assert over <= OWNED[kind].keys() | NAMES
 
 
 def test_other_fields_go_through(tmp_path: Path) -> None:

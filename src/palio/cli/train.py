@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from palio.cli.train_snapshot import snapshot, start
+from palio.cli.train_snapshot import snapshot, start, template
 
 if TYPE_CHECKING:
     from palio.train.audit import RunAudit
@@ -37,6 +37,7 @@ app = typer.Typer(
 )
 app.command()(start)
 app.command()(snapshot)
+app.command()(template)
 
 
 @app.command()
@@ -218,8 +219,8 @@ def audit(
 def _object(run: str, saw: RunAudit) -> None:
     """What is wrong with what a run saw, on standard error."""
     head = f"{run}: " if run else ""
-    for template in saw.templates if len(saw.templates) > 1 else ():
-        typer.echo(f"{head}stages were trained with different chat templates: {template}", err=True)
+    for each in saw.templates if len(saw.templates) > 1 else ():
+        typer.echo(f"{head}stages were trained with different chat templates: {each}", err=True)
     for name in saw.unknown:
         typer.echo(f"{head}stage {name} left no record of what it rolled out", err=True)
     for origin in (*saw.lost, *saw.public):

@@ -1,4 +1,4 @@
-"""palio train start and snapshot: checkpoints of pretrained models before and while they train."""
+"""palio train start, snapshot and template: checkpoints while they train, and for a vLLM server."""
 
 from __future__ import annotations
 
@@ -26,3 +26,25 @@ def snapshot(
     from palio.train.backends.snapshots import write_state
 
     typer.echo(f"wrote {write_state(stage, out)}")
+
+
+def template(
+    checkpoint: Path = typer.Argument(help="Checkpoint or run folder, or `bundled`."),
+    out: Path | None = typer.Option(None, help="File to write; left out, it is printed."),
+) -> None:
+    """Write the chat template with which vLLM reads turns again as the checkpoint wrote them.
+
+    For `vllm serve FOLDER --enable-auto-tool-choice --tool-call-parser hermes --chat-template
+    FILE`.
+    """
+    from palio.train.checkpoint import checkpoint_folder
+    from palio.train.vllm import vllm_template
+    from palio.world.artefacts import replacing
+
+    text = vllm_template(checkpoint_folder(checkpoint))
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    with replacing(out) as file:
+        file.write(text.encode())
+    typer.echo(f"wrote {out}")

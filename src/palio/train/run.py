@@ -159,7 +159,8 @@ class _Chain:
         self._check()
         self.corpus = open_corpus(corpus, uncertified=options.uncertified)
         self.inputs = {**self.corpus.digests, **model_digests(recipe.pretrained)}
-        if ground is not None and any(kind.ground for kind in self.kinds):
+        stages = zip(recipe.stages, self.kinds, strict=True)
+        if ground is not None and any(kind.runs_problems(each.settings) for each, kind in stages):
             self.inputs["problems"] = ground.digest()
         self.start: Path | None = None
         if recipe.model is not None and recipe.model.start:
@@ -182,7 +183,7 @@ class _Chain:
                     remedy="put a base or an sft stage first",
                 )
         for stage, kind in zip(self.recipe.stages, self.kinds, strict=True):
-            if kind.ground and self.ground is None:
+            if kind.runs_problems(stage.settings) and self.ground is None:
                 raise ConfigError(
                     f"stage {stage.name!r} rolls out training problems, and there are none",
                     remedy="name them with --suite and --catalogue",
@@ -240,7 +241,7 @@ class _Chain:
             return found
         if previous is not None:
             check_whole(previous)
-        if kind.ground and self.ground is not None:
+        if kind.runs_problems(stage.settings) and self.ground is not None:
             inputs["worlds"] = self.ground.worlds_digest()
         if said:
             inputs[ENDPOINT] = digest(said)

@@ -12,6 +12,7 @@ import msgspec
 from palio.records import ConfigError, MissingDependencyError, Profile, Record
 from palio.train.loop import StageConfig
 from palio.train.optimiser import OptimiserConfig
+from palio.train.owned import check_extra
 from palio.train.stage import Endpoint, StageSettings
 
 SHIPPED = {"fsdp": "fsdp.yaml", "zero3": "zero3.json"}
@@ -62,6 +63,14 @@ class TrlSettings(Record, frozen=True, omit_defaults=False, forbid_unknown_field
     launch: tuple[str, ...] = ()
     extra: dict[str, str | int | float | bool] = {}
 
+    def check_extra(self, kind: str) -> None:
+        """`extra` names nothing that is decided already by a stage of this kind (`owned`).
+
+        Raises:
+            ConfigError: it does.
+        """
+        check_extra(self.extra, kind, self.__struct_fields__)
+
 
 def check_deepspeed(trl: TrlSettings, stage: str) -> None:
     """What `deepspeed` of a stage needs is there.
@@ -110,6 +119,9 @@ class SftSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unknow
     documents: float = 0.0
     kinds: dict[str, float] = {}
     trl: TrlSettings = TrlSettings()
+
+    def __post_init__(self) -> None:
+        self.trl.check_extra("sft")
 
     def loop(self) -> StageConfig:
         """What our loop is told."""

@@ -172,7 +172,8 @@ class Kind(Record, frozen=True):
         run: does it, see `StageRun`.
         shrink: its settings for a dry run.
         first: whether it can be the first stage, without a checkpoint before it.
-        ground: whether it needs training problems.
+        ground: whether it needs training problems; see `runs_problems`.
+        worldless: whether it needs none with these settings, though its kind does.
         own: whether the student itself runs them; then it gets those that the recipe holds back.
         reads: name -> digest of what a stage with these settings reads beside corpus, problems and
             the recipe's model; a stage that goes on is held to them (`held`).
@@ -185,9 +186,14 @@ class Kind(Record, frozen=True):
     shrink: Callable[[Any], Any]
     first: bool = False
     ground: bool = False
+    worldless: Callable[[Any], bool] = lambda _: False
     own: bool = False
     reads: Callable[[Any], dict[str, str]] = lambda _: {}
     asks: Callable[[Any, Path | None], Endpoint | None] = lambda *_: None
+
+    def runs_problems(self, settings: StageSettings) -> bool:
+        """Whether a stage with these settings needs training problems and their catalogues."""
+        return self.ground and not self.worldless(settings)
 
 
 def append_metrics(folder: Path, row: Mapping[str, Any] | Record) -> None:

@@ -37,7 +37,6 @@ from palio.train.rl.hooks import (
     trl_fields,
 )
 from palio.train.rl.opening import open_policy
-from palio.train.rl.owned import check_extra
 from palio.train.rl.policy import Policy, ServedPolicy
 from palio.train.rl.processes import ROWS, Desk, Done, sealed, trained_elsewhere, unseen
 from palio.train.rl.rollouts import Play, WorldRoller
@@ -69,7 +68,7 @@ class KtoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unknow
     )
 
     def __post_init__(self) -> None:
-        check_extra(self.trl, "kto")
+        self.trl.check_extra("kto")
         if self.beta <= 0:
             raise ConfigError("beta must be above 0")
         if self.trl.per_device_train_batch_size < 2:

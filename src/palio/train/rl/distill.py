@@ -37,7 +37,6 @@ from palio.train.rl.hooks import (
 from palio.train.rl.material import GROUND, read_ground, write_ground
 from palio.train.rl.opening import open_policy, open_teacher, teacher_digests
 from palio.train.rl.order import EpochSampler, check_enough
-from palio.train.rl.owned import check_extra
 from palio.train.rl.policy import Policy
 from palio.train.rl.processes import Desk, Done, sealed, trained_elsewhere, unseen
 from palio.train.rl.rollouts import Play, Roller, Rollout, WorldRoller
@@ -78,7 +77,7 @@ class DistillSettings(StageSettings, frozen=True, omit_defaults=False, forbid_un
     )
 
     def __post_init__(self) -> None:
-        check_extra(self.trl, "distill")
+        self.trl.check_extra("distill")
         if self.problems:
             self.check_problems(self.problems, 1)
         if not 0 <= self.divergence <= 1:

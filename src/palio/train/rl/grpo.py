@@ -29,7 +29,6 @@ from palio.train.rl.hooks import (
 from palio.train.rl.material import GROUND, read_ground
 from palio.train.rl.opening import open_policy
 from palio.train.rl.order import check_enough
-from palio.train.rl.owned import check_extra
 from palio.train.rl.policy import Policy, ServedPolicy
 from palio.train.rl.prefixes import PrefixRoller
 from palio.train.rl.processes import (
@@ -134,7 +133,7 @@ class GrpoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unkno
     )
 
     def __post_init__(self) -> None:
-        check_extra(self.trl, "grpo")
+        self.trl.check_extra("grpo")
         batch = self.trl.per_device_train_batch_size * self.trl.gradient_accumulation_steps
         rollouts = self.group * self.groups
         if self.group < 2:
@@ -359,4 +358,12 @@ def asked(settings: GrpoSettings, previous: Path | None) -> Endpoint | None:
     return Endpoint(base_url=teacher.base_url, model=teacher.model, teacher=True)
 
 
-GRPO = Kind(settings=GrpoSettings, run=run_grpo, shrink=shrink, ground=True, own=True, asks=asked)
+GRPO = Kind(
+    settings=GrpoSettings,
+    run=run_grpo,
+    shrink=shrink,
+    ground=True,
+    worldless=lambda settings: settings.reward == "prefix",
+    own=True,
+    asks=asked,
+)

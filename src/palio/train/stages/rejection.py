@@ -37,6 +37,7 @@ class RejectionSettings(SftSettings, frozen=True, omit_defaults=False, forbid_un
     cap: int = 4
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.mix < 1 or not 0 < self.least <= 1 or self.cap < 0:
             raise ConfigError("mix must be in [0, 1), least in (0, 1], cap at least 0")
 

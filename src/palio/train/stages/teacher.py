@@ -36,6 +36,7 @@ class TeacherSettings(SftSettings, frozen=True, omit_defaults=False, forbid_unkn
     cap: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.mix < 1 or self.cap < 0 or any(n < 1 for n in self.buckets.values()):
             raise ConfigError("mix must be in [0, 1), cap at least 0, buckets at least 1")
         named = self.sampling.model.startswith(SCRIPTED) or self.sampling.base_url

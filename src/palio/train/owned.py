@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from palio.records import ConfigError
-from palio.train.settings import TrlSettings
+from collections.abc import Collection, Mapping
 
+from palio.records import ConfigError
+
+_RUN = {
+    "output_dir": "the folder of the stage",
+    "seed": "`seed` of the stage",
+    "data_seed": "`seed` of the stage",
+    "warmup_steps": "`warmup_ratio` of [stage.trl]",
+}
 _WHOLE = "the stage, which samples from the whole distribution,"
-_OWN = {name: f"`{name}` of [stage.trl]" for name in TrlSettings.__struct_fields__}
 _SAMPLED = dict.fromkeys(("top_p", "top_k", "min_p", "repetition_penalty"), _WHOLE)
 """What TRL would tell its own generation, which no stage uses."""
 _SERVER = (
@@ -17,15 +23,23 @@ _SERVER = (
     "vllm_server_port",
 )
 OWNED: dict[str, dict[str, str]] = {
+    "sft": {
+        **_RUN,
+        **dict.fromkeys(("assistant_only_loss", "completion_only_loss"), "the mask of the rows"),
+        "dataset_kwargs": "`packing` of [stage.trl]",
+        "include_num_input_tokens_seen": "the run, which counts tokens,",
+        "logging_nan_inf_filter": "the run, which ends at a loss that is no number,",
+        "max_length": "`longest` of [data]",
+    },
     "kto": {
-        **_OWN,
+        **_RUN,
         **dict.fromkeys(("loss_type", "disable_dropout"), "what KTO is"),
         **dict.fromkeys(("desirable_weight", "undesirable_weight"), "the share of right rollouts"),
         "beta": "`beta`",
         "max_length": "`longest`",
     },
     "grpo": {
-        **_OWN,
+        **_RUN,
         **_SAMPLED,
         **dict.fromkeys(("loss_type", "scale_rewards", "beta"), "what Dr. GRPO is"),
         **dict.fromkeys(("disable_dropout", "shuffle_dataset"), "what the stage is"),
@@ -36,7 +50,7 @@ OWNED: dict[str, dict[str, str]] = {
         "temperature": "`temperature`",
     },
     "distill": {
-        **_OWN,
+        **_RUN,
         **_SAMPLED,
         **dict.fromkeys(_SERVER, "the student, which samples itself,"),
         "beta": "`divergence`",
@@ -49,14 +63,19 @@ OWNED: dict[str, dict[str, str]] = {
 """Kind of stage -> field of TRL's configuration -> what decides it."""
 
 
-def check_extra(trl: TrlSettings, kind: str) -> None:
+def check_extra(extra: Mapping[str, object], kind: str, settings: Collection[str]) -> None:
     """`extra` of a stage names nothing that is decided already.
+
+    Args:
+        extra: fields of TRL's configuration class.
+        kind: key of `OWNED`.
+        settings: names of [stage.trl].
 
     Raises:
         ConfigError: it does; names the field and what decides it.
     """
-    for name in trl.extra:
-        decides = OWNED[kind].get(name)
+    for name in extra:
+        decides = f"`{name}` of [stage.trl]" if name in settings else OWNED[kind].get(name)
         if decides is not None:
             raise ConfigError(
                 f"`extra` of a {kind} stage cannot set {name!r}: {decides} decides it",
