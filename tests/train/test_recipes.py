@@ -62,8 +62,8 @@ def test_the_4b_rehearsal_has_the_published_width() -> None:
 
 DIGESTS = {
     "demo": "0aa45df91043",
-    "qwen3-4b": "ddf7f85c39c6",
-    "qwen3-4b-full": "18aee7b9244b",
+    "qwen3-4b": "e93ac29e37c8",
+    "qwen3-4b-full": "12fe7d079b44",
     "smollm2": "7721f4cf68fd",
     "tiny": "d78b5f3d55a7",
 }
