@@ -70,10 +70,12 @@ class Killed(BaseException):
     pass
 
 
-def lessons(url: str) -> Recipe:
+def lessons(url: str, *more: str) -> Recipe:
     told = {"samples": 2, "model": NAME, "base_url": url, "threads": 1}
-    stage = {"kind": "teacher", "sampling": told, **SHORT}
-    return read_recipe({"name": "t", "model": {"start": "bundled"}, "stage": [stage]})
+    stages = [
+        {"kind": "teacher", "name": name, "sampling": told, **SHORT} for name in ("teacher", *more)
+    ]
+    return read_recipe({"name": "t", "model": {"start": "bundled"}, "stage": stages})
 
 
 class Class:
@@ -82,13 +84,14 @@ class Class:
     def __init__(self, corpus: Path, ground: Ground, out: Path) -> None:  # noqa: F811
         self._corpus, self._ground, self.out = corpus, ground, out
 
-    def __call__(self, url: str, *, kill: bool = False, **more: Any) -> Trained:
+    def __call__(self, url: str, *later: str, kill: bool = False, **more: Any) -> Trained:
         def report(step: Step) -> None:
             if kill and 0 < step.share < 0.4:
                 raise Killed
 
         options = Options(uncertified=True, teacher_key=KEY, report=report, **more)
-        return train(lessons(url), self._corpus, self.out, ground=self._ground, options=options)
+        recipe = lessons(url, *later)
+        return train(recipe, self._corpus, self.out, ground=self._ground, options=options)
 
     def files(self) -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in self.out.rglob("*") if path.is_file()}
@@ -134,6 +137,9 @@ def test_another_teacher_behind_the_same_address_is_refused_and_what_differs_nam
         assert not any(KEY.encode() in data for data in taught.files().values())
         server.entry = two
         assert taught(place.url).stages[0].skipped, "a finished stage asks nobody"
+        with pytest.raises(ResumeError, match="'scripted-careful' of stage 'more' is another than"):
+            taught(place.url, "more")
+        assert not (taught.out / "more").exists()
     assert taught(place.url).stages[0].skipped
 
 
@@ -173,7 +179,7 @@ CONFIG = {"seed": 1}
 
 
 def held(folder: Path, url: str, servers: Servers | None = None, **more: Any) -> dict[str, Any]:
-    endpoint = Endpoint(base_url=url, model=NAME, **more)
+    endpoint = Endpoint(**{"base_url": url, "model": NAME, **more})
     servers = servers or Servers(KEY)
     return dict(servers.hold(folder, CONFIG, endpoint, finished=False))
 
@@ -278,6 +284,8 @@ def test_a_later_stage_of_a_run_has_the_same_teacher_by_the_same_name(tmp_path: 
         again.hold(tmp_path / "teacher", CONFIG, endpoint, finished=True)
         with pytest.raises(ResumeError, match="of stage 'more' is another"):
             held(tmp_path / "more", place.url, again, teacher=True)
+        told = held(tmp_path / "other", place.url, servers, teacher=True, model="another")
+        assert told["says"] == {"id": "another"}, "another teacher has a name of its own"
         held(tmp_path / "kto", place.url, servers)  # the student is another one after each stage
 
 
