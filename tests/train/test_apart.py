@@ -249,9 +249,14 @@ def test_deepspeed_is_asked_for_before_the_first_stage(
     assert backend_of(told)
 
 
+@pytest.mark.parametrize("mark", ["ds_id", "_hp_mapping"])
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
 def test_what_deepspeed_computes_in_16_bits_is_saved_as_it_was_learned_and_read(
-    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: dict[str, Any] | None
+    start: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lora: dict[str, Any] | None,
+    mark: str,
 ) -> None:
     """It gathers 16 bits; its optimiser has float32 of what is trained, the disk has the rest."""
     told = PretrainedModel(path=str(start), lora=LoraConfig(**lora) if lora else None)
@@ -260,14 +265,14 @@ def test_what_deepspeed_computes_in_16_bits_is_saved_as_it_was_learned_and_read(
     if told.lora is not None:
         model = peft.get_peft_model(model, adapter(told.lora))
     for name, weight in model.named_parameters():
-        weight.ds_id = name
+        setattr(weight, mark, name)
         if weight.requires_grad:
             weight.data += 1e-4 * torch.randn(weight.shape)
     learned = {name: value.detach().clone() for name, value in model.named_parameters()}
     trainer = pretend(model)
     whole = {name: value.bfloat16() for name, value in trainer.model_wrapped.gathered().items()}
     trainer.model_wrapped = SimpleNamespace(gathered=lambda: whole)
-    kept = SimpleNamespace(safe_get_full_fp32_param=lambda weight: learned[weight.ds_id])
+    kept = SimpleNamespace(safe_get_full_fp32_param=lambda weight: learned[getattr(weight, mark)])
     monkeypatch.setitem(sys.modules, "deepspeed.utils", kept)
     emptied(model)
     save_trained(trainer, codec, told, tmp_path)

@@ -15,6 +15,9 @@ from torch import Tensor
 from palio.records import ConfigError, IntegrityError
 from palio.train.backends.carried import plain_name
 
+_OPTIMISED = ("ds_id", "_hp_mapping")
+"""By these DeepSpeed's own look-up tells a weight of ZeRO-3, and one of its other optimisers."""
+
 
 def apart(trainer: Any) -> bool:
     """Whether FSDP or DeepSpeed has the weights of a trainer of transformers."""
@@ -73,7 +76,7 @@ def _gathered(trainer: Any, trained: Any) -> dict[str, Tensor]:
     """
     state = dict(trainer.accelerator.get_state_dict(trainer.model_wrapped) or {})
     for name, weight in trained.named_parameters():
-        if weight.requires_grad and hasattr(weight, "ds_id"):
+        if weight.requires_grad and any(hasattr(weight, mark) for mark in _OPTIMISED):
             from deepspeed.utils import safe_get_full_fp32_param  # type: ignore[import-not-found]
 
             whole = safe_get_full_fp32_param(weight)  # by all processes, one weight at a time
