@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,7 +15,8 @@ import pytest
 
 from palio.agents.scripted import ScriptedUpstream
 from palio.agents.server import ModelServer
-from palio.records import InputError
+from palio.broker.upstream import RejectedError
+from palio.records import FaultCode, InputError, UpstreamError
 from palio.train.environments.exporting import export_shop
 from palio.train.environments.shop import ShopSettings
 from palio.world.tools import SEVEN_TOOLS, tool_schemas
@@ -49,19 +50,24 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
         yield server
 
 
-def played(env: Any, model: str, url: str, count: int) -> list[Any]:
-    """The trace of an episode for each of the first tasks."""
+def episodes(env: Any, model: str, url: str, count: int, **sampling: Any) -> list[Any]:
+    """An episode for each of the first tasks."""
     client = vf.EvalClientConfig(base_url=url, api_key_var="SHOP_KEY")
-    context = vf.ModelContext(model=model, client=client)
+    context = vf.ModelContext(model=model, client=client, sampling=vf.SamplingConfig(**sampling))
 
     async def play() -> list[Any]:
         async with env.serving():
             tasks = list(env.taskset.take(count))
             return [await env.run_episode(task, context) for task in tasks]
 
-    episodes = asyncio.run(play())
-    assert not [error for episode in episodes for error in episode.errors]
-    return [episode.traces[0] for episode in episodes]
+    return asyncio.run(play())
+
+
+def played(env: Any, model: str, url: str, count: int, **sampling: Any) -> list[Any]:
+    """The trace of an episode for each of the first tasks."""
+    found = episodes(env, model, url, count, **sampling)
+    assert not [error for episode in found for error in episode.errors]
+    return [episode.traces[0] for episode in found]
 
 
 def test_episodes_are_rewarded_as_the_race_would(
@@ -86,6 +92,58 @@ def test_episodes_are_rewarded_as_the_race_would(
             assert {*trace.metrics} >= {"strict", "rule"}
             assert [tool.name for tool in trace.tools] == [*SEVEN_TOOLS]
         assert sum(rewards) >= 8 if name == "careful" else sum(rewards) < 9
+
+
+class Overheard:
+    """The careful shopper behind it; what `fails` says of the number of a request is raised."""
+
+    def __init__(self, fails: Callable[[int], Exception | None] = lambda _: None) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self._fails, self._inner = fails, ScriptedUpstream(0)
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.bodies.append(body)
+        fault = self._fails(len(self.bodies))
+        if fault is not None:
+            raise fault
+        return self._inner.complete(body)
+
+
+def test_verifiers_and_not_palio_decides_the_seed_of_a_rollout(
+    module: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a seed of the broker's all rollouts of a group would be copies of one."""
+    monkeypatch.setenv("SHOP_KEY", "key")
+    env = module.load_environment(folder)
+    for sampling, told in (({"temperature": 1.0}, {None}), ({"seed": 7}, {7})):
+        overheard = Overheard()
+        with ModelServer(overheard, host="127.0.0.1", port=0) as server:
+            played(env, "scripted-careful", server.url, 1, **sampling)
+        assert len(overheard.bodies) > 1
+        assert {body.get("seed") for body in overheard.bodies} == told
+        assert {body.get("temperature") for body in overheard.bodies} == {
+            sampling.get("temperature")
+        }
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+def test_a_rollout_that_its_server_broke_is_an_error_and_no_zero(
+    module: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    """A request refused before the model wrote a word, and a server that breaks later."""
+    monkeypatch.setenv("SHOP_KEY", "key")
+    fault = {
+        1: RejectedError("tools need --enable-auto-tool-choice"),
+        2: UpstreamError("no luck", code=FaultCode.upstream_server_error),
+    }[refused]
+    overheard = Overheard(lambda number: fault if number == refused else None)
+    with ModelServer(overheard, host="127.0.0.1", port=0) as server:
+        [episode] = episodes(module.load_environment(folder), "scripted-careful", server.url, 1)
+    [trace] = episode.traces
+    assert not trace.ok
+    assert "success" not in trace.rewards
+    assert fault.what in str(trace.errors)
+    assert len(overheard.bodies) == refused
 
 
 def test_pools_and_bad_folders(module: ModuleType, folder: Path, tmp_path: Path) -> None:

@@ -15,9 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from palio.agents.spec import policy_agent
+from palio.broker.first_request import FirstRequest
 from palio.broker.limits import Limits
-from palio.broker.upstream import HttpUpstream
-from palio.records import InputError, MissingDependencyError, Problem, from_json
+from palio.broker.upstream import HttpUpstream, Upstream
+from palio.records import (
+    Blame,
+    InputError,
+    MissingDependencyError,
+    Problem,
+    Trajectory,
+    from_json,
+)
 from palio.rollout.problem import run_problem
 from palio.sandbox.inline import InlineDriver
 from palio.train.environments.exporting import PACKAGE, TASKS, ShopTask
@@ -208,22 +216,46 @@ class PolicyHarness(vf.Harness[PolicyConfig]):  # type: ignore[misc]
         mcp_urls: dict[str, str],  # noqa: ARG002 - the tools are in this process
         data: Any,
     ) -> Any:
-        """Play one task to its end."""
+        """Play one task to its end.
+
+        An exit other than 0 tells verifiers that the rollout is an error: one that ends cleanly
+        after a call of the model failed would be rewarded for what it had done so far.
+        """
         problem = from_json(data.problem.encode(), Problem, where="task")
         shop = shop_at(data.settings)
 
-        def play() -> str:
-            with HttpUpstream(endpoint, secret, retries=0) as upstream:
-                record = run_problem(
+        def play() -> Trajectory:
+            with HttpUpstream(endpoint, secret, timeout_s=SECONDS, retries=0) as upstream:
+                return run_problem(
                     policy_agent("verifiers", ctx.model),
                     problem,
                     shop.worlds[problem.catalogue],
                     driver=InlineDriver(),
-                    upstream=upstream,
+                    upstream=FirstRequest(Unseeded(upstream)),
                     limits=Limits(seconds=SECONDS),
                     tools=shop.tools,
                 )
-            return str(record.ending)
 
-        ending = await asyncio.to_thread(play)
-        return vf.ProgramResult(exit_code=0, stdout=ending, stderr="")
+        record = await asyncio.to_thread(play)
+        fault = record.fault
+        broken = fault is not None and fault.blame != Blame.agent
+        return vf.ProgramResult(
+            exit_code=int(broken), stdout=str(record.ending), stderr=fault.what if fault else ""
+        )
+
+
+class Unseeded:
+    """Asks without a seed: verifiers decides how a rollout is sampled.
+
+    It passes on what a request says and its own settings do not. Palio's broker gives equal runs
+    equal seeds, so that all rollouts of a group would be copies of one.
+    """
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """One chat completion."""
+        return self._upstream.complete(
+            {name: value for name, value in body.items() if name != "seed"}
+        )
