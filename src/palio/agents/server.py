@@ -1,7 +1,7 @@
 """Any upstream becomes an OpenAI-compatible model server; the `openai` client works unchanged.
 
 Routes: POST /v1/chat/completions (whole, or as server-sent events with "stream": true),
-GET /v1/models, GET /v1/models/{id}, GET /health.
+GET /v1/models, GET /v1/models/{id}, GET /health. A stream begins when the answer is whole.
 """
 
 from __future__ import annotations
@@ -12,20 +12,27 @@ import json
 import logging
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
 from aiohttp import web
 
+from palio.broker.hangup import asked_by
 from palio.broker.streaming import sse_events
 from palio.broker.upstream import RejectedError, Upstream
-from palio.records import ConfigError, FaultCode, UpstreamError
+from palio.broker.wire import clean_value
+from palio.records import ConfigError, FaultCode, PalioError, UpstreamError
 
+LOG = logging.getLogger(__name__)
 CLIENTS = logging.getLogger(f"{__name__}.clients")
 """What aiohttp says of clients' broken requests; by default nobody is told."""
 CLIENTS.addHandler(logging.NullHandler())
 BODY_LIMIT = 64 * 1024 * 1024
 START_S = 10.0
+AT_ONCE = 512
+"""Requests that an upstream is asked at once, each by a thread that waits; more wait their turn.
+asyncio's own threads are six on two cores, and an engine steps 64 conversations."""
 _STATUS = {
     FaultCode.upstream_rate_limited: 429,
     FaultCode.upstream_timed_out: 504,
@@ -52,8 +59,9 @@ def make_app(
     """The server's application.
 
     Args:
-        upstream: who answers; called from worker threads. Where it has an `identity`, digests of
-            weights, tokenizer and template, the list of models tells it.
+        upstream: who answers; called from worker threads, up to `AT_ONCE`. Where it has an
+            `identity`, digests of weights, tokenizer and template, the list of models tells it;
+            where it is `alive` no more, its health is told as that.
         models: names to list and to accept; None: the upstream's own `models`, else any name.
         api_key: when set, requests must carry it as a bearer token.
     """
@@ -64,12 +72,13 @@ def make_app(
     app.router.add_get("/v1/models", routes.list_models)
     app.router.add_get("/v1/models/{model}", routes.show_model)
     app.router.add_get("/health", routes.health)
+    app.on_cleanup.append(routes.close)
     return app
 
 
 @web.middleware
 async def openai_errors(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Every refusal, ours or aiohttp's, as an OpenAI error body."""
+    """Every refusal, ours or aiohttp's, and every failure as an OpenAI error body."""
     try:
         response: web.StreamResponse = await handler(request)
     except RequestError as error:
@@ -79,6 +88,10 @@ async def openai_errors(request: web.Request, handler: Any) -> web.StreamRespons
         return web.json_response(refusal.body, status=error.status)
     except (ConnectionError, web.RequestPayloadError) as error:
         return web.json_response(RequestError(400, f"broken request: {error}").body, status=400)
+    except Exception as error:
+        LOG.exception("a request to %s could not be answered", request.path)
+        refusal = RequestError(500, f"the server broke: {type(error).__name__}: {error}"[:300])
+        return web.json_response(refusal.body, status=500)
     return response
 
 
@@ -91,10 +104,17 @@ class Routes:
         self.api_key = api_key
         self.served = 0
         self.told = dict(getattr(upstream, "identity", {}))
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="palio-asks")
 
     async def health(self, _: web.Request) -> web.Response:
-        """Liveness, and how many completions were served: green alone says nothing."""
-        return web.json_response({"status": "ok", "completions": self.served})
+        """Whether the model answers (else 503), and how many completions were served."""
+        alive = bool(getattr(self.upstream, "alive", True))
+        told = {"status": "ok" if alive else "broken", "completions": self.served}
+        return web.json_response(told, status=200 if alive else 503)
+
+    async def close(self, _: web.Application) -> None:
+        """Take no more requests; those in flight are the upstream's to end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def list_models(self, request: web.Request) -> web.Response:
         """The models in OpenAI's list form."""
@@ -115,16 +135,28 @@ class Routes:
         self._check_model(str(body.get("model", "")))
         if not isinstance(body.get("messages"), list) or not body["messages"]:
             raise RequestError(400, "`messages` must be a non-empty list")
+        gone = threading.Event()
         try:
-            answer = await asyncio.to_thread(self.upstream.complete, body)
+            loop = asyncio.get_running_loop()
+            answer = await loop.run_in_executor(self._threads, self._ask, body, gone)
         except RejectedError as error:
-            raise RequestError(400, str(error)) from error
+            code = "context_length_exceeded" if "context length" in str(error) else ""
+            raise RequestError(400, str(error), code) from error
         except UpstreamError as error:
             raise RequestError(_STATUS.get(FaultCode(error.code), 500), str(error)) from error
+        except PalioError as error:
+            raise RequestError(400, str(error)) from error
+        finally:
+            gone.set()  # nobody waits any more: it is answered, or its client has hung up
         self.served += 1
         if not body.get("stream"):
             return web.json_response(answer)
         return await _stream(request, body, answer)
+
+    def _ask(self, body: dict[str, Any], gone: threading.Event) -> dict[str, Any]:
+        """In a thread of its own."""
+        with asked_by(gone):
+            return self.upstream.complete(body)
 
     def _check_key(self, request: web.Request) -> None:
         given = request.headers.get("Authorization", "")
@@ -142,13 +174,20 @@ class Routes:
 
 
 async def _json_body(request: web.Request) -> dict[str, Any]:
+    data = await request.read()
     try:
-        body = json.loads(await request.read())
+        body = json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise RequestError(400, f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise RequestError(400, "the body must be a JSON object")
+    if b"\\ud" in data or b"\\uD" in data:  # maybe half a pair, which no tokenizer takes
+        body = clean_value(body)
     return body
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 async def _stream(
@@ -237,7 +276,13 @@ class ModelServer:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        runner = web.AppRunner(self.app, access_log=None, logger=CLIENTS, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            self.app,
+            access_log=None,
+            logger=CLIENTS,
+            shutdown_timeout=1.0,
+            handler_cancellation=True,  # of a client that hangs up
+        )
         await runner.setup()
         try:
             site = web.TCPSite(runner, self.host, self.port)

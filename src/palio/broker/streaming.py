@@ -17,7 +17,8 @@ PIECE = 2000
 def sse_events(answer: Mapping[str, Any], *, include_usage: bool = False) -> Iterator[bytes]:
     """``data: {chunk}`` events of a completion, then ``data: [DONE]``.
 
-    Role first, with whatever the message holds beside text and calls; then the text in pieces, each
+    Role first, with whatever the message holds beside text and calls, and the log-probabilities of
+    the choice where it tells them, all at once; then the text in pieces, each
     call's id and name and its arguments in pieces, the finish reason; with `include_usage` a last
     chunk without choices carries the usage, as OpenAI's does.
     """
@@ -25,8 +26,10 @@ def sse_events(answer: Mapping[str, Any], *, include_usage: bool = False) -> Ite
     usage = frame.pop("usage", None)
     for choice in answer.get("choices", ()):
         index = choice.get("index", 0)
+        told = {"logprobs": choice["logprobs"]} if choice.get("logprobs") else {}
         for delta in _deltas(choice.get("message", {})):
-            yield _event(frame, {"index": index, "delta": delta, "finish_reason": None})
+            yield _event(frame, {"index": index, "delta": delta, "finish_reason": None, **told})
+            told = {}
         finish = choice.get("finish_reason") or "stop"
         yield _event(frame, {"index": index, "delta": {}, "finish_reason": finish})
     if include_usage:

@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Generic, Protocol, TypeVar
 
+from palio.broker.hangup import hung_up
 from palio.records import FaultCode, UpstreamError
 
 
@@ -75,6 +76,7 @@ class Slots(Generic[J]):
         """
         try:
             while self._receive():
+                self._forget()
                 read_in()
                 active = [slot for slot in self.all if slot.job is not None]
                 if active:
@@ -90,7 +92,15 @@ class Slots(Generic[J]):
             job = self._inbox.get()
             self.waiting += [job] if job else []
         for job in [*self.waiting, *(slot.job for slot in self.all if slot.job)]:
-            job.done.set_exception(broken(why))
+            if job.done.set_running_or_notify_cancel():
+                job.done.set_exception(broken(why))
+
+    def _forget(self) -> None:
+        """Let go of what nobody waits for: its slot is another's."""
+        self.waiting = [job for job in self.waiting if not job.done.cancelled()]
+        for slot in self.all:
+            if slot.job is not None and slot.job.done.cancelled():
+                self.release(slot)
 
     def _receive(self) -> bool:
         """Take new jobs; wait for one if there is nothing else to do. False: stop."""
@@ -115,17 +125,26 @@ def common(held: Sequence[int], ids: Sequence[int]) -> int:
 def answered(done: Future[T], worker: Thread, who: str) -> T:
     """The result of a job, once it is there; a worker that ended without it is not waited for.
 
-    A job may reach an inbox just after its worker has looked into it for the last time.
+    A job may reach an inbox just after its worker has looked into it for the last time. One whose
+    client has hung up (`broker.hangup`) is cancelled, which its worker sees at the next step.
 
     Raises:
-        UpstreamError: the worker is gone.
+        UpstreamError: the worker is gone, or the client is.
     """
     while True:
         try:
             return done.result(_LOOK_S)
         except TimeoutError:
+            if hung_up() and done.cancel():
+                raise broken("who asked has hung up") from None
             if not worker.is_alive() and not done.done():
                 raise broken(f"the {who} is closed") from None
+
+
+def tell(done: Future[T], result: T) -> None:
+    """Give a job its result, unless nobody waits for it any more."""
+    if done.set_running_or_notify_cancel():
+        done.set_result(result)
 
 
 def broken(what: str) -> UpstreamError:

@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from palio.broker.upstream import RejectedError
-from palio.train.admission import Slot, Slots, answered, broken, common
+from palio.train.admission import Slot, Slots, answered, broken, common, tell
 from palio.train.cache import Decoder
 from palio.train.checkpoint import checkpoint_name, load_checkpoint
 from palio.train.model import Qwen3
-from palio.train.requests import Wish, read_request, response, with_token_ids
-from palio.train.text import parse_assistant
+from palio.train.requests import Wish, Written, completion, read_request
 from palio.train.tokenizer import ChatTokenizer
 from palio.train.transcript import Transcript
 
@@ -129,6 +128,11 @@ class Engine:
         """The names under which the model can be asked."""
         return (self.name,)
 
+    @property
+    def alive(self) -> bool:
+        """Whether it still answers."""
+        return not self._closed and self._worker.is_alive()
+
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """One OpenAI chat completion; thread-safe. Offered tools are not shown to the model.
 
@@ -139,17 +143,20 @@ class Engine:
         wish = read_request(body, self.max_tokens)
         with self._lock:
             ids = self._transcript.prompt(wish.messages)
-        written = self._finished(wish, ids, scored=False).written
+        job = self._finished(wish, ids, scored=wish.logprobs)
         with self._lock:
             self._count += 1
             number = self._count
-            text = self._transcript.remember(ids, written)
-        message = parse_assistant(text, call_ids=f"call_{len(wish.messages)}")
-        ended = written[-1] == self._tokenizer.end
-        finish = ("tool_calls" if message.tool_calls else "stop") if ended else "length"
-        model = str(body.get("model") or self.name)
-        answer = response(model, number, message, finish, len(ids), len(written))
-        return with_token_ids(answer, ids, written) if body.get("return_token_ids") else answer
+            self._transcript.remember(ids, job.written)
+        return completion(
+            body,
+            wish,
+            Written(ids, job.written, job.logprobs or ()),
+            self._tokenizer.decode,
+            end=self._tokenizer.end,
+            name=self.name,
+            number=number,
+        )
 
     def sample(
         self, ids: Sequence[int], *, max_tokens: int, temperature: float, top_p: float, seed: int
@@ -168,7 +175,8 @@ class Engine:
         room = self._decoder.model.config.max_positions - len(ids)
         if room < 1:
             raise RejectedError(
-                f"the prompt has {len(ids)} tokens, more than the model's context",
+                f"the prompt has {len(ids)} tokens, and the model's maximum context length is "
+                f"{self._decoder.model.config.max_positions}",
                 remedy="end the conversation earlier",
             )
         wish = wish._replace(max_tokens=min(wish.max_tokens, room))
@@ -255,7 +263,7 @@ class Engine:
                 job.logprobs.append(float(chances[token]))
             if token == self._tokenizer.end or len(job.written) >= job.wish.max_tokens:
                 self._slots.release(slot)
-                job.done.set_result(job.written)
+                tell(job.done, job.written)
 
 
 def _best_slot(free: Sequence[_Slot], ids: Sequence[int]) -> tuple[_Slot, int]:

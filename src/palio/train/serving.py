@@ -74,6 +74,11 @@ class ServedCheckpoint:
         return self._upstream.complete(body)
 
     @property
+    def alive(self) -> bool:
+        """Whether it still answers."""
+        return bool(getattr(self._upstream, "alive", True))
+
+    @property
     def identity(self) -> dict[str, str]:
         """`checkpoint_digests` of what was loaded; made when it is first asked for.
 

@@ -9,9 +9,8 @@ from typing import Any
 from palio.broker.upstream import RejectedError
 from palio.records import ConfigError, Message
 from palio.train.backends.codec import PretrainedCodec
-from palio.train.requests import read_request, response, with_token_ids
+from palio.train.requests import Written, completion, read_request
 from palio.train.rl.sampler import Decoding, Sampler
-from palio.train.text import parse_assistant
 from palio.train.transcript import Transcript
 
 MAX_TOKENS = 512
@@ -38,6 +37,11 @@ class Served:
         """The names under which the model can be asked."""
         return (self.name,)
 
+    @property
+    def alive(self) -> bool:
+        """Whether it still answers."""
+        return bool(getattr(self._sampler, "alive", True))
+
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """One OpenAI chat completion; offered tools stand in the system turn.
 
@@ -50,19 +54,26 @@ class Served:
             ids = self._prompt(wish.messages, body.get("tools") or ())
         room = self._longest - len(ids)
         if room < 1:
-            raise RejectedError(f"the prompt has {len(ids)} tokens, more than {self._longest}")
+            raise RejectedError(
+                f"the prompt has {len(ids)} tokens, and the model's maximum context length is "
+                f"{self._longest}",
+                remedy="end the conversation earlier",
+            )
         decoding = Decoding(min(wish.max_tokens, room), wish.temperature, wish.top_p, wish.seed)
-        written = list(self._sampler.sample(ids, decoding).ids)
+        sampled = self._sampler.sample(ids, decoding)
         with self._lock:
             self._count += 1
             number = self._count
-            text = self._transcript.remember(ids, written)
-        message = parse_assistant(text, call_ids=f"call_{len(wish.messages)}")
-        ended = written[-1:] == [self._codec.end]
-        finish = ("tool_calls" if message.tool_calls else "stop") if ended else "length"
-        model = str(body.get("model") or self.name)
-        answer = response(model, number, message, finish, len(ids), len(written))
-        return with_token_ids(answer, ids, written) if body.get("return_token_ids") else answer
+            self._transcript.remember(ids, list(sampled.ids))
+        return completion(
+            body,
+            wish,
+            Written(ids, sampled.ids, sampled.logprobs),
+            self._codec.decode,
+            end=self._codec.end,
+            name=self.name,
+            number=number,
+        )
 
     def _prompt(self, messages: Sequence[Message], tools: Sequence[Any]) -> list[int]:
         try:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from palio.train.admission import Slot, Slots, common
+from palio.train.admission import Slot, Slots, common, tell
 from palio.train.rl.sampler import Asked, QueuedSampler, TransformersSampler, draw
 
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
@@ -175,7 +175,7 @@ class SlotSampler(QueuedSampler):
         job.written.logprobs.append(logprob)
         if token == self._end or len(job.written.ids) >= job.decoding.max_tokens:
             self._slots.release(slot)
-            job.done.set_result(job.written)
+            tell(job.done, job.written)
 
 
 def sampler_of(model: Any, *, end: int, slots: int = 8) -> SlotSampler | TransformersSampler:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from palio.records import FaultCode, UpstreamError
-from palio.train.admission import answered, broken
+from palio.train.admission import answered, broken, tell
 from palio.train.engine import Engine, Sampled
 
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
@@ -109,6 +109,11 @@ class QueuedSampler(ABC):
         self._inbox.put(None)
         self._worker.join()
 
+    @property
+    def alive(self) -> bool:
+        """Whether it still answers."""
+        return self._worker.is_alive()
+
     def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
         """See `Sampler`."""
         if not self._worker.is_alive():
@@ -144,6 +149,7 @@ class TransformersSampler(QueuedSampler):
         closing = False
         while not closing:
             rows, closing = self._waiting()
+            rows = [row for row in rows if not row.done.cancelled()]
             if not rows:
                 continue
             try:
@@ -152,10 +158,11 @@ class TransformersSampler(QueuedSampler):
             except Exception as error:  # noqa: BLE001 - the callers must hear of it
                 fault = broken(f"the sampler broke: {type(error).__name__}: {error}")
                 for row in rows:
-                    row.done.set_exception(fault)
+                    if row.done.set_running_or_notify_cancel():
+                        row.done.set_exception(fault)
             else:
                 for row in rows:
-                    row.done.set_result(row.written)
+                    tell(row.done, row.written)
 
     def _waiting(self) -> tuple[list[Asked], bool]:
         """The prompts of the next batch, and whether to stop after them."""
@@ -202,7 +209,9 @@ class TransformersSampler(QueuedSampler):
     def _is_done(self, row: Asked) -> bool:
         written = row.written.ids
         return bool(written) and (
-            written[-1] == self._end or len(written) >= row.decoding.max_tokens
+            written[-1] == self._end
+            or len(written) >= row.decoding.max_tokens
+            or row.done.cancelled()
         )
 
     def _next(self, row: Asked, logits: Tensor) -> int:

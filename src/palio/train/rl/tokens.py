@@ -56,11 +56,13 @@ class TokenLog:
         """One turn, as an OpenAI chat completion.
 
         Raises:
-            RejectedError: the conversation does not go on from the last turn, or is longer than
-                `longest` tokens.
+            RejectedError: the conversation does not go on from the last turn, is longer than
+                `longest` tokens, or is to end before the model ends it.
             UpstreamError: the sampler broke.
         """
         wish = read_request(body, self._max_tokens)
+        if wish.stop or wish.logprobs or not wish.parallel:
+            raise RejectedError("a rollout that is trained on is the turn as the model wrote it")
         self._check(wish.messages)
         between = bridge(self._codec, wish.messages, body.get("tools") or ())
         room = self._longest - len(self.ids) - len(between)
