@@ -89,6 +89,7 @@ def test_an_unknown_model_is_a_typed_refusal(client: openai.OpenAI):
         b'"text"',
         b'{"model":"scripted-careful"}',
         b'{"model":"scripted-careful","messages":[]}',
+        b'{"model":"scripted-careful","messages":[{"role":"user","content":"x"}],"stream":"no"}',
         b'{"model":"scripted-careful","messages":[{"role":"system","content":"x"}]}',
         b"[" * 100_000,
     ],

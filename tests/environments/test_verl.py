@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 from palio.train.environments.exporting import export_shop
 from palio.train.environments.shop import ShopSettings
 from palio.train.environments.verl_reward import CALLS
+from palio.train.text import chat_template
 from palio.world.tools import tool_schemas
 from tests.environments.conftest import Made, calls
+from tests.train.test_qwen_template import real_qwen3
 
 registry = pytest.importorskip("verl.tools.tool_registry", reason="exports for verl need verl 0.9")
 pytestmark = [
@@ -97,6 +100,42 @@ def test_its_sft_data_set_shows_the_template_what_palio_s_does(folder: Path) -> 
     ]
     assert held.messages == plain
     assert held._build_messages(held.dataframe.iloc[0].to_dict()) == plain[0]
+
+
+def encoded(tokenizer: Any, messages: Any, tools: Any) -> tuple[list[int], list[bool]]:
+    """Ids of a whole conversation, and which of them its template marks as the assistant's."""
+    made = tokenizer.apply_chat_template(
+        messages, tools=tools, return_dict=True, return_assistant_tokens_mask=True
+    )
+    return made["input_ids"], [bool(each) for each in made["assistant_masks"]]
+
+
+@pytest.mark.parametrize("template", ["", "chat_template_tools.jinja"])
+def test_every_row_of_the_sft_data_is_one_that_verl_trains_on(folder: Path, template: str) -> None:
+    """With verl's own check on: the messages one by one are the conversation as a whole."""
+    from verl.utils.import_utils import load_extern_object
+
+    tokenizer = real_qwen3().tokenizer  # with Qwen3's own template
+    if template:
+        tokenizer.chat_template = chat_template(template)
+    kind: Any = load_extern_object(str(folder / "sft_dataset.py"), "ShopSFTDataset")
+    asked = {"pad_mode": "no_padding", "max_length": 100_000}
+    data = kind([str(folder / "sft" / "train.parquet")], tokenizer, asked)
+    several = thinking = 0
+    for place in range(len(data)):
+        item = data[place]
+        messages = data._build_messages(data.dataframe.iloc[place].to_dict())
+        roles = [message["role"] for message in messages]
+        several += ("tool", "tool") in pairwise(roles)
+        thinking += "<think>\nsearch" in tokenizer.decode(item["input_ids"])
+        ids, written = encoded(tokenizer, messages, data.tools[place])
+        assert item["input_ids"].tolist() == ids
+        mask = [bool(each) for each in item["loss_mask"]]
+        assert all(trained for trained, told in zip(mask, written, strict=True) if told)
+        # verl trains on the line end after a turn as well
+        assert sum(mask) - sum(written) == roles.count("assistant")
+    assert several > 0, "results of several calls stand in a row"
+    assert thinking == len(data) > 0, "and the thinking of every turn is there"
 
 
 def test_its_rl_data_set_gives_prompt_and_tool_arguments(folder: Path) -> None:

@@ -18,6 +18,7 @@ from palio.agents.scripted import ScriptedUpstream
 from palio.agents.server import ModelServer
 from palio.cli.eval import app
 from palio.evaluate.cluster import PolicySource, ray_hands
+from palio.evaluate.pin import ModelPin
 from palio.evaluate.policy import EvalSettings, evaluate_policy, sampled
 from palio.evaluate.results import EvalResult
 from palio.evaluate.rollouts import Progress, read_rollouts
@@ -155,6 +156,34 @@ def test_a_worker_that_dies_loses_nothing_that_ended(ray: Any, shop: Shop, tmp_p
     there(source, shop, tmp_path / "there", settings)
     here(source, shop, tmp_path / "here", settings)
     assert rows(tmp_path / "here") == rows(tmp_path / "there")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_worker_that_cannot_begin_says_why(ray: Any, shop: Shop, tmp_path: Path) -> None:
+    """Its node may lack the checkpoint, or have another one."""
+    source = PolicySource(checkpoint=checkpoint(shop, tmp_path / "model"), name="tiny")
+    other = msgspec.structs.replace(source.pin() or ModelPin(), weights="sha256:other")
+    for lost, why in (
+        (PolicySource(checkpoint=tmp_path / "nowhere"), "no readable checkpoint"),
+        (source, "a worker has another model"),
+    ):
+        hands = ray_hands(lost, shop[1], ENCODER, SETTINGS, workers=2, pin=other)
+        with pytest.raises(IntegrityError, match=f"a worker died.*{why}"):
+            evaluate_policy(
+                source.closed(), *shop, ENCODER, out=tmp_path / why, settings=SETTINGS, hands=hands
+            )
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_workers_that_would_wait_for_a_gpu_for_ever_are_refused(ray: Any, shop: Shop) -> None:
+    source = PolicySource(model="scripted-careful")
+    with (
+        pytest.raises(ConfigError, match="2 workers of 64 GPUs"),
+        ray_hands(source, shop[1], ENCODER, SETTINGS, workers=2, gpus=64.0),
+    ):
+        pass
 
 
 def test_an_unknown_executor_is_refused(shop: Shop, tmp_path: Path) -> None:

@@ -140,6 +140,66 @@ def test_transformers_reads_the_same_text_and_writes_the_same_tokens(
             assert made[0, len(prompt) :].tolist() == answer["choices"][0]["token_ids"]
 
 
+ALONE = """
+import json, sys
+
+class Nowhere:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "palio":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Nowhere())
+import torch
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+folder, query = sys.argv[1:]
+model, told = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+messages = [{"role": "user", "content": query}]
+asked = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
+prompt = tokenizer.apply_chat_template(messages, **asked)
+made = model.generate(**prompt, max_new_tokens=200)
+with safe_open(folder + "/model.safetensors", framework="pt") as held:
+    names = list(held.keys())
+print(json.dumps({
+    "palio": "palio" in sys.modules,
+    "left": [sorted(told[name]) for name in ("missing_keys", "unexpected_keys")],
+    "tied": model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr(),
+    "head": "lm_head.weight" in names,
+    "written": made[0, prompt["input_ids"].shape[1]:].tolist(),
+    "end": tokenizer.eos_token_id,
+    "longest": [tokenizer.model_max_length, model.config.max_position_embeddings],
+}))
+"""
+
+
+@pytest.mark.slow
+def test_without_palio_transformers_alone_writes_a_turn_and_ends_it(
+    folder: Path, shop: Shop, tmp_path: Path
+) -> None:
+    """Weights, tied once; tokenizer and template; where to stop: all of it is in the folder."""
+    moved, query = tmp_path / "moved", shop.problems[0].query
+    shutil.copytree(folder, moved)
+    ran = subprocess.run(
+        [sys.executable, "-c", ALONE, str(moved), query], capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout.splitlines()[-1])
+    with open_checkpoint(folder, slots=1) as engine:
+        asked = {"messages": [{"role": "user", "content": query}], "return_token_ids": True}
+        wanted = engine.complete(asked)["choices"][0]["token_ids"]
+    assert told == {
+        "palio": False,
+        "left": [[], []],
+        "tied": True,
+        "head": False,
+        "written": wanted,
+        "end": wanted[-1],
+        "longest": [4096, 4096],
+    }
+
+
 def test_it_races_in_a_sandbox_and_is_ranked(folder: Path, shop: Shop, tmp_path: Path) -> None:
     try:
         open_driver("bwrap")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from palio.agents.server import ModelServer
-from palio.broker.upstream import HttpUpstream
+from palio.broker.upstream import HttpUpstream, Upstream
 from palio.cli.main import app
-from palio.records import InputError, IntegrityError, Suite
+from palio.records import ConfigError, InputError, IntegrityError, Suite
 from palio.suites.files import write_suite
 from palio.train.checkpoint import checkpoint_folder, checkpoint_name, save_checkpoint
 from palio.train.model import Qwen3
-from palio.train.racer import racer_of, with_checkpoints, write_racer
+from palio.train.racer import beside, racer_of, with_checkpoints, write_racer
 from palio.train.serving import open_checkpoint
 from palio.train.tokenizer import ChatTokenizer
 from palio.world.catalogue import write_catalogue
@@ -71,12 +74,48 @@ def test_other_weights_are_another_agent(stage: Path, tmp_path: Path) -> None:
         pass
 
 
-def open_checkpoint_of(agent: Path) -> object:
+def open_checkpoint_of(*agents: Path) -> AbstractContextManager[Upstream]:
     class Nobody:
-        def complete(self, body: dict[str, object]) -> dict[str, object]:
+        def complete(self, body: dict[str, Any]) -> dict[str, Any]:
             raise AssertionError(body)
 
-    return with_checkpoints(Nobody(), [agent])
+    return with_checkpoints(Nobody(), agents)
+
+
+def test_it_is_tried_with_its_own_weights(stage: Path, tmp_path: Path) -> None:
+    """Scripted-careful, who answers for other files, solves these; an untrained model none."""
+    agent = tmp_path / "a.py"
+    write_racer(stage, agent)
+    words = ["agent", "test", str(agent), "--problems", "3", "--driver", "inline", "--json"]
+    for more, solves in (([], False), (["--model", "scripted-careful"], True)):
+        tried = CliRunner().invoke(app, [*words, *more])
+        assert tried.exit_code == 0, tried.output
+        rows = json.loads(tried.stdout)
+        assert any(row["success"]["oro"] for row in rows) == solves
+        assert all(row["inferences"] and not row["fault"] for row in rows)
+
+
+def test_no_other_model_answers_in_its_name(stage: Path, tmp_path: Path) -> None:
+    """The agent file alone, another's weights beside it, and two checkpoints of one name."""
+    agent, moved = tmp_path / "a.py", tmp_path / "moved" / "a.py"
+    write_racer(stage, agent)
+    moved.parent.mkdir()
+    shutil.copy(agent, moved)
+    words = ["--suite", "s", "--catalogue", "c", "--out", "o"]
+    for asked in (["agent", "test", str(moved)], ["race", "--agents", str(moved), *words]):
+        assert "names its weights is not there" in str(CliRunner().invoke(app, asked).exception)
+    other = tmp_path / "run2" / "sft" / "checkpoint"
+    shutil.copytree(stage / "checkpoint", other)
+    (other / "manifest.json").write_bytes(b" " + (other / "manifest.json").read_bytes())
+    second = tmp_path / "second" / "a.py"
+    second.parent.mkdir()
+    racer = write_racer(other.parent, second)
+    assert racer.model == "a-sft"
+    with pytest.raises(ConfigError, match="both called 'a-sft'"), open_checkpoint_of(agent, second):
+        pass
+    shutil.copy(beside(second), beside(agent))
+    with pytest.raises(IntegrityError, match="beside it names"):
+        racer_of(agent)
 
 
 def test_a_run_and_a_stage_name_their_checkpoint(stage: Path) -> None:

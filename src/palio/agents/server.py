@@ -135,6 +135,8 @@ class Routes:
         self._check_model(str(body.get("model", "")))
         if not isinstance(body.get("messages"), list) or not body["messages"]:
             raise RequestError(400, "`messages` must be a non-empty list")
+        if body.get("stream") not in (None, True, False):
+            raise RequestError(400, "`stream` must be true or false")
         gone = threading.Event()
         try:
             loop = asyncio.get_running_loop()

@@ -73,7 +73,9 @@ def try_out(
     agent: str = typer.Argument(..., help="Agent file, or the name of a bundled agent."),
     problems: int = typer.Option(6, min=1, max=60, help="Problems to try, of all three kinds."),
     seed: int = typer.Option(0, help="Seed of the small synthetic world and of the runs."),
-    model: str = typer.Option("", help="Model of the agent's calls; a file's: scripted-careful."),
+    model: str = typer.Option(
+        "", help="Model of the agent's calls; a file's: its checkpoint, or scripted-careful."
+    ),
     model_url: str = typer.Option("", help="OpenAI-compatible base URL; empty: scripted models."),
     api_key: str = typer.Option("", envvar="PALIO_API_KEY", help="Key of the model server."),
     seconds: float = typer.Option(30.0, min=1, help="Time-out a problem."),
@@ -81,11 +83,15 @@ def try_out(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Run an agent as a race would: own process, broker, scorer and judge."""
+    from functools import partial
+
     from rich.console import Console
 
     from palio.rollout.trial import try_agent
+    from palio.train.racer import with_checkpoints
 
     spec = _spec(agent, model, scripted=not model_url)
+    files = [Path(agent)] if agent.endswith(".py") and not model else []
     with Console(stderr=True).status(f"running {spec.name}"):
         rows = try_agent(
             spec,
@@ -95,6 +101,7 @@ def try_out(
             api_key=api_key,
             seconds=seconds,
             driver=driver,
+            answering=partial(with_checkpoints, files=files),
         )
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
@@ -146,10 +153,14 @@ def _spec(agent: str, model: str, *, scripted: bool) -> AgentSpec:
     from palio.agents.scripted import check_models
     from palio.agents.spec import agent_from_file
     from palio.records import ConfigError
+    from palio.train.racer import racer_spec
 
     if scripted and model:
         check_models([model])
     if Path(agent).suffix == ".py" or Path(agent).exists():
+        own = racer_spec(Path(agent)) if not model else None
+        if own is not None:
+            return own
         if not model and not scripted:
             raise ConfigError(
                 "an agent file asks for no model by itself, and --model-url has no default one",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
+from palio.cli.train_card import card
 from palio.cli.train_snapshot import snapshot, start, template
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ app = typer.Typer(
 app.command()(start)
 app.command()(snapshot)
 app.command()(template)
+app.command()(card)
 
 
 @app.command()
@@ -264,51 +266,6 @@ def _show_origins(saw: RunAudit) -> None:
                 f"problems, {len(stage.outside):,} outside the training pool"
             )
     typer.echo(f"verdict: {saw.verdict}")
-
-
-@app.command()
-def card(
-    run_folder: Path = typer.Argument(help="Run folder of `palio train`."),
-    evaluation: list[Path] = typer.Option([], help="Folder of a greedy evaluation; repeatable."),
-    suite: Path | None = typer.Option(None, help="Suite of the evaluations."),
-) -> None:
-    """Write the card of a run's last checkpoint: lineage, seeds, results."""
-    from palio.records import ConfigError
-    from palio.train.card import Measured, write_card
-
-    results = []
-    if evaluation:
-        if suite is None:
-            raise ConfigError("evaluations need the suite that they were made on: --suite")
-        from palio.cli.eval_inputs import rollouts_at
-        from palio.evaluate.loading import evaluated, load_result
-        from palio.suites.files import read_suite
-
-        read = read_suite(suite)
-        for folder in evaluation:
-            folder = rollouts_at(folder)
-            found = load_result(folder, evaluated(folder, read.problems))
-            if found.mode != "greedy":
-                raise ConfigError(
-                    "these rollouts are sampled, and a card shows greedy success",
-                    where=str(folder),
-                    remedy="name the folder greedy beside it",
-                )
-            for intent, group in found.intents.items():
-                rate = group.asr["oro"]
-                if rate.rate is not None:
-                    name = f"{found.mode} ASR (oro), {intent}, {read.suite_id}"
-                    results.append(
-                        Measured(
-                            measure=name,
-                            value=rate.rate,
-                            low=rate.low,
-                            high=rate.high,
-                            n=rate.n,
-                            weights=found.model.weights if found.model else "",
-                        )
-                    )
-    typer.echo(f"wrote {write_card(run_folder, results)}")
 
 
 @app.command()

@@ -22,7 +22,7 @@ from palio.evaluate.policy import EvalSettings, Policy, outcome_scorer, policy_r
 from palio.evaluate.rollouts import Hands, Job, RolloutRow, carried_out
 from palio.judging.encoders import TitleEncoder
 from palio.records import ConfigError, IntegrityError
-from palio.rollout.cluster import connected
+from palio.rollout.cluster import check_gpus, connected
 from palio.world.world import World
 
 
@@ -134,9 +134,12 @@ def ray_hands(
 
     Raises:
         MissingDependencyError: ray is not installed.
+        ConfigError: the machine has fewer GPUs than the workers want.
         IntegrityError: a worker died, or has other weights; rollouts that ended are in the log.
     """
     with connected(workers, address) as ray:
+        if not address:  # others may grow
+            check_gpus(ray, workers, gpus)
         kind = ray.remote(_Seat).options(max_concurrency=settings.threads, num_gpus=gpus)
         shared = ray.put(dict(worlds))
         seats = [kind.remote(source, shared, encoder, settings, pin) for _ in range(workers)]

@@ -57,12 +57,32 @@ def connected(workers: int, address: str = "") -> Iterator[Any]:
         yield ray
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.RayActorError) as error:
         raise IntegrityError(
-            "a worker died before its work was finished",
+            f"a worker died before its work was finished: {_last_words(error)}",
             remedy="run the same command again: what is finished is kept",
         ) from error
     finally:
         if own:
             ray.shutdown()
+
+
+def check_gpus(ray: Any, workers: int, gpus: float) -> None:
+    """Workers that a cluster has no room for would be waited for without an end and a word.
+
+    Raises:
+        ConfigError: it has fewer GPUs than its workers want.
+    """
+    held = ray.cluster_resources().get("GPU", 0.0)
+    if held < workers * gpus:
+        raise ConfigError(
+            f"{workers} workers of {gpus:g} GPUs each want more than the cluster has: {held:g}",
+            remedy="fewer --workers, or a share of a GPU for each, as in --gpus 0.25",
+        )
+
+
+def _last_words(error: Exception) -> str:
+    """Why a worker ended: what it raised, or how its process ended, without the way there."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
 
 
 def on_ray(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 from palio.agents.scripted import ScriptedUpstream
 from palio.agents.spec import AgentSpec
 from palio.broker.limits import Limits
-from palio.broker.upstream import HttpUpstream
+from palio.broker.upstream import HttpUpstream, Upstream
 from palio.records import Trajectory
 from palio.rollout.problem import run_problem
 from palio.rollout.verdicts import Judged, Panel, judge_all
@@ -31,6 +32,7 @@ def try_agent(
     api_key: str = "",
     seconds: float = 30.0,
     driver: str = "auto",
+    answering: Callable[[Upstream], AbstractContextManager[Upstream]] = nullcontext,
     progress: Callable[[Trajectory], None] | None = None,
     stop: threading.Event | None = None,
 ) -> list[dict[str, Any]]:
@@ -44,6 +46,7 @@ def try_agent(
         api_key: bearer token of that server.
         seconds: wall clock of a problem.
         driver: name of the driver, see `palio.sandbox.choice`.
+        answering: who answers instead, for some models at least.
         progress: called with each record.
         stop: set it to stop.
 
@@ -53,27 +56,27 @@ def try_agent(
     """
     made = synthesise(compact_config(seed, products=PRODUCTS, problems=max(3, problems)))
     world = World.build(made.catalogue, COMPACT)
-    upstream = HttpUpstream(model_url, api_key) if model_url else ScriptedUpstream(seed)
     runs = []
-    try:
-        with opened(open_driver(driver)) as chosen:
-            for problem in first_of_each_kind(made.problems, problems):
-                run = run_problem(
-                    spec,
-                    problem,
-                    world,
-                    driver=chosen,
-                    upstream=upstream,
-                    limits=Limits(seconds=seconds),
-                    seed=seed,
-                    stop=stop,
-                )
-                runs.append(run)
-                if progress is not None:
-                    progress(run)
-    finally:
-        if isinstance(upstream, HttpUpstream):
-            upstream.close()
+    with ExitStack() as stack:
+        chosen = stack.enter_context(opened(open_driver(driver)))
+        rest: Upstream = ScriptedUpstream(seed)
+        if model_url:
+            rest = stack.enter_context(HttpUpstream(model_url, api_key))
+        upstream = stack.enter_context(answering(rest))
+        for problem in first_of_each_kind(made.problems, problems):
+            run = run_problem(
+                spec,
+                problem,
+                world,
+                driver=chosen,
+                upstream=upstream,
+                limits=Limits(seconds=seconds),
+                seed=seed,
+                stop=stop,
+            )
+            runs.append(run)
+            if progress is not None:
+                progress(run)
     products = {made.catalogue.catalogue_id: made.catalogue.products}
     panel = Panel(made.problems, products, unknown="refuse")
     return [_row(each) for each in judge_all(runs, panel)]

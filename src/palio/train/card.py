@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from palio.broker.pin import ModelPin
 from palio.records import InputError, Provenance, Record
 from palio.train.audit import read_audit
 from palio.train.checkpoint import checkpoint_folder
+from palio.train.ground import TRAIN
 from palio.train.held import TEACHER
 from palio.train.rows import ROWS, TEMPLATE, told_digests
 from palio.train.servers import ENDPOINT
@@ -22,6 +24,7 @@ from palio.train.serving import checkpoint_digests, is_own
 from palio.world.artefacts import read_manifest, write_lines
 
 CARD = "README.md"
+OUTSIDE = "outside the corpus"
 
 
 class Measured(Record, frozen=True):
@@ -30,8 +33,10 @@ class Measured(Record, frozen=True):
     Attributes:
         measure: what, on which problems, e.g. "greedy ASR (oro), held-out".
         value, low, high: in [0, 1], with its 95 % interval.
-        n: problems.
+        n: problems that were scored.
         weights: digest of those that were measured; "" where the evaluation does not tell.
+        pool: of the corpus, of which the problems are, see `pool_told`; "" where nobody told.
+        unscored: problems that infrastructure kept from being scored.
     """
 
     measure: str
@@ -40,6 +45,15 @@ class Measured(Record, frozen=True):
     high: float
     n: int
     weights: str = ""
+    pool: str = ""
+    unscored: int = 0
+
+
+def pool_told(problems: Iterable[str], pools: Mapping[str, str]) -> str:
+    """The pool of problems, in words: "heldout", or "development 3, train 9" of several."""
+    counts = Counter(pools.get(one, OUTSIDE) for one in problems)
+    several = len(counts) > 1
+    return ", ".join(f"{pool} {n}" if several else pool for pool, n in sorted(counts.items()))
 
 
 def write_card(run: Path, results: Sequence[Measured] = ()) -> Path:
@@ -62,6 +76,8 @@ def write_card(run: Path, results: Sequence[Measured] = ()) -> Path:
         raise InputError("no stage of this run is finished", where=str(run))
     folder = checkpoint_folder(run)
     weights = _checked(folder, results)
+    audit = read_audit(run)
+    seen = {stage.name for stage in audit.stages} if audit else set()
     lineage = {**done[-1][1].inputs, **told_digests(run / done[-1][0]["name"])}
     text = _template().render(
         name=f"{chain.config['recipe']}, after {done[-1][0]['name']}",
@@ -79,8 +95,12 @@ def write_card(run: Path, results: Sequence[Measured] = ()) -> Path:
         results=results,
         weights=weights,
         untold=any(not each.weights for each in results),
+        poolless=any(not each.pool for each in results),
+        trained=any(TRAIN in each.pool for each in results),
+        unscored=sum(each.unscored for each in results) > 0,
         own=is_own(folder),
-        audit=read_audit(run),
+        audit=audit,
+        unaudited=[each["name"] for each, _ in done if each["name"] not in seen],
     )
     path = folder / CARD
     write_lines(path, [text.encode()])

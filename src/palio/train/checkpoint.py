@@ -72,7 +72,7 @@ def save_checkpoint(
         save_file(weights, scratch / WEIGHTS, metadata={"format": "pt"})
         (scratch / "config.json").write_text(json.dumps(shape, indent=1), "utf-8")
         (scratch / "generation_config.json").write_text(json.dumps(generation), "utf-8")
-        tokenizer.save(scratch)
+        tokenizer.save(scratch, longest=model.config.max_positions)
     return seal(scratch, folder, config=config, inputs=inputs, counts=counts, seed=seed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from palio.records import ConfigError, InputError, IntegrityError, Record, from_
 from palio.world.artefacts import MANIFEST, file_digest, write_lines
 
 SUFFIX = ".checkpoint.json"
+_MARK = re.compile(rb'^CHECKPOINT = "(sha256:[0-9a-f]{64})"$', re.MULTILINE)
+"""What an agent's source says of its weights."""
 
 
 class Racer(Record, frozen=True, omit_defaults=False):
@@ -72,11 +75,38 @@ def beside(path: Path) -> Path:
 
 
 def racer_of(path: Path) -> Racer | None:
-    """The weights of an agent file; None where it has none of its own."""
-    named = beside(path)
+    """The weights of an agent file; None where it has none of its own.
+
+    Raises:
+        InputError: it was made from a checkpoint, and the file beside it is missing. Without it
+            another model would answer in the checkpoint's name.
+        IntegrityError: the file beside it names other weights than its source.
+    """
+    named, made_from = beside(path), _made_from(path)
     if not named.is_file():
+        if made_from:
+            raise InputError(
+                "this agent was made from a checkpoint, and the file that names its weights is "
+                "not there",
+                where=str(named),
+                remedy="copy it too, or make the agent again: palio agent from-checkpoint",
+            )
         return None
-    return from_json(named.read_bytes(), Racer, where=str(named))
+    racer = from_json(named.read_bytes(), Racer, where=str(named))
+    if racer.digest != made_from:
+        raise IntegrityError(
+            f"the agent says that it was made from {made_from or 'no checkpoint'}, and the file "
+            f"beside it names {racer.digest}",
+            where=str(path),
+            remedy="make the agent again: palio agent from-checkpoint",
+        )
+    return racer
+
+
+def _made_from(path: Path) -> str:
+    """The digest that an agent's source holds; "" of other agents, and where there is no file."""
+    found = _MARK.findall(path.read_bytes()) if path.is_file() else []
+    return found[-1].decode() if found else ""
 
 
 def racer_spec(path: Path) -> AgentSpec | None:
@@ -90,9 +120,11 @@ def with_checkpoints(upstream: Upstream, files: Sequence[Path]) -> Iterator[Upst
     """An upstream in which the agents' checkpoints answer for themselves, others as before.
 
     Raises:
+        ConfigError: two checkpoints would go by one name.
         IntegrityError: a checkpoint is not the one that its agent was made from, file by file.
     """
     racers = [racer for racer in map(racer_of, files) if racer is not None]
+    _check_names(racers)
     if not racers:
         yield upstream
         return
@@ -113,6 +145,19 @@ def with_checkpoints(upstream: Upstream, files: Sequence[Path]) -> Iterator[Upst
             check_whole(folder)
             engines[racer.model] = open_now.enter_context(open_checkpoint(folder))
         yield Routed(engines, upstream)
+
+
+def _check_names(racers: Sequence[Racer]) -> None:
+    """One name, one checkpoint: else one of them would answer for both."""
+    named: dict[str, Racer] = {}
+    for racer in racers:
+        other = named.setdefault(racer.model, racer)
+        if (other.checkpoint, other.digest) != (racer.checkpoint, racer.digest):
+            raise ConfigError(
+                f"two agents have different checkpoints that are both called {racer.model!r}",
+                where=f"{other.checkpoint} and {racer.checkpoint}",
+                remedy="give the agent files different names",
+            )
 
 
 class Routed:

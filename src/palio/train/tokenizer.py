@@ -124,14 +124,19 @@ class ChatTokenizer:
             out.append(encoded)
         return out
 
-    def save(self, folder: Path) -> None:
-        """Write `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja`."""
+    def save(self, folder: Path, *, longest: int = 4096) -> None:
+        """Write `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja`.
+
+        Args:
+            folder: of a checkpoint.
+            longest: tokens that its model has places for; servers take no longer prompts.
+        """
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "eos_token": END,
             "pad_token": PAD,
             "clean_up_tokenization_spaces": False,
-            "model_max_length": 4096,
+            "model_max_length": longest,
         }
         (folder / "tokenizer.json").write_text(self.to_json(), "utf-8")
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1), "utf-8")
