@@ -18,7 +18,7 @@ from palio.records import ConfigError, InputError, IntegrityError, Suite
 from palio.suites.files import write_suite
 from palio.train.checkpoint import checkpoint_folder, checkpoint_name, save_checkpoint
 from palio.train.model import Qwen3
-from palio.train.racer import beside, racer_of, with_checkpoints, write_racer
+from palio.train.racer import beside, racer_of, racer_spec, with_checkpoints, write_racer
 from palio.train.serving import open_checkpoint
 from palio.train.tokenizer import ChatTokenizer
 from palio.world.catalogue import write_catalogue
@@ -101,9 +101,10 @@ def test_no_other_model_answers_in_its_name(stage: Path, tmp_path: Path) -> None
     write_racer(stage, agent)
     moved.parent.mkdir()
     shutil.copy(agent, moved)
-    words = ["--suite", "s", "--catalogue", "c", "--out", "o"]
-    for asked in (["agent", "test", str(moved)], ["race", "--agents", str(moved), *words]):
-        assert "names its weights is not there" in str(CliRunner().invoke(app, asked).exception)
+    tried = CliRunner().invoke(app, ["agent", "test", str(moved)])
+    assert "names its weights is not there" in str(tried.exception)
+    with pytest.raises(InputError, match="not there"):
+        racer_spec(moved)
     other = tmp_path / "run2" / "sft" / "checkpoint"
     shutil.copytree(stage / "checkpoint", other)
     (other / "manifest.json").write_bytes(b" " + (other / "manifest.json").read_bytes())
