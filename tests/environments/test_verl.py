@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -102,6 +103,13 @@ def test_its_sft_data_set_shows_the_template_what_palio_s_does(folder: Path) -> 
     assert held._build_messages(held.dataframe.iloc[0].to_dict()) == plain[0]
 
 
+def option(folder: Path, name: str) -> int:
+    """The value of an option that the export's README gives."""
+    found = re.search(rf"{re.escape(name)}=(\d+)", (folder / "README.md").read_text())
+    assert found, name
+    return int(found[1])
+
+
 def encoded(tokenizer: Any, messages: Any, tools: Any) -> tuple[list[int], list[bool]]:
     """Ids of a whole conversation, and which of them its template marks as the assistant's."""
     made = tokenizer.apply_chat_template(
@@ -119,13 +127,18 @@ def test_every_row_of_the_sft_data_is_one_that_verl_trains_on(folder: Path, temp
     if template:
         tokenizer.chat_template = chat_template(template)
     kind: Any = load_extern_object(str(folder / "sft_dataset.py"), "ShopSFTDataset")
-    asked = {"pad_mode": "no_padding", "max_length": 100_000}
+    asked = {"pad_mode": "no_padding", "max_length": option(folder, "data.max_length")}
     data = kind([str(folder / "sft" / "train.parquet")], tokenizer, asked)
     several = thinking = 0
     for place in range(len(data)):
         item = data[place]
         messages = data._build_messages(data.dataframe.iloc[place].to_dict())
         roles = [message["role"] for message in messages]
+        prompt = tokenizer.apply_chat_template(
+            messages[:1], tools=data.tools[place], add_generation_prompt=True, return_dict=True
+        )["input_ids"]
+        assert 512 < len(prompt) <= option(folder, "data.max_prompt_length"), "512 is verl's"
+        assert len(item["input_ids"]) - len(prompt) <= option(folder, "data.max_response_length")
         several += ("tool", "tool") in pairwise(roles)
         thinking += "<think>\nsearch" in tokenizer.decode(item["input_ids"])
         ids, written = encoded(tokenizer, messages, data.tools[place])

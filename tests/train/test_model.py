@@ -48,6 +48,26 @@ def test_transformers_loads_a_checkpoint_and_computes_the_same(
         torch.testing.assert_close(gradient, expected, atol=1e-4, rtol=2e-3)
 
 
+def test_a_tokenizer_tells_the_places_that_its_model_has(
+    tokenizer: ChatTokenizer, tmp_path: Path
+) -> None:
+    """Servers take no longer prompts than the shorter of the two says."""
+    shape = ModelConfig(
+        vocab_size=tokenizer.size,
+        hidden_size=16,
+        intermediate_size=16,
+        layers=1,
+        head_dim=4,
+        max_positions=512,
+    )
+    save_checkpoint(
+        tmp_path / "c", Qwen3(shape), tokenizer, config={}, inputs={}, counts={}, seed=0
+    )
+    told = json.loads((tmp_path / "c" / "tokenizer_config.json").read_bytes())
+    held = json.loads((tmp_path / "c" / "config.json").read_bytes())
+    assert told["model_max_length"] == held["max_position_embeddings"] == 512
+
+
 def test_chosen_positions_are_those_of_the_whole(small: Qwen3) -> None:
     ids = torch.arange(60).view(2, 30) % small.config.vocab_size
     keep = torch.tensor([3, 31, 59])
