@@ -68,6 +68,7 @@ def run(
     import msgspec
 
     from palio.records import ConfigError
+    from palio.train.ranges import check_recipe
     from palio.train.recipe import load_recipe, shortened
     from palio.train.run import Options, train
 
@@ -76,6 +77,7 @@ def run(
         chosen = msgspec.structs.replace(chosen, seed=chosen.seed + seed)
     if minutes:
         chosen = shortened(chosen, minutes)
+    check_recipe(chosen, recipe)  # with what the options changed
     if dry_run:
         data = {"--corpus": corpus, "--suite": suite, "--catalogue": catalogue, "--pools": pools}
         _rehearse(chosen, out, data, threads=threads, redo=redo, as_json=as_json)

@@ -31,7 +31,7 @@ _POLAR = (
 """Coefficients of the odd polynomials that drive singular values to 1 (Amsel et al., 2025)."""
 
 
-class OptimiserConfig(Record, frozen=True, omit_defaults=False):
+class OptimiserConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
     """Learning rates at their peak, and the rest.
 
     Attributes:

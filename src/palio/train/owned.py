@@ -11,6 +11,10 @@ _RUN = {
     "seed": "`seed` of the stage",
     "data_seed": "`seed` of the stage",
     "warmup_steps": "`warmup_ratio` of [stage.trl]",
+    **dict.fromkeys(("save_strategy", "save_only_model"), "`save_steps` of [stage.trl]"),
+    "logging_strategy": "`logging_steps` of [stage.trl]",
+    "logging_nan_inf_filter": "the run, which ends at a loss that is no number,",
+    "load_best_model_at_end": "the run, which keeps its last update,",
 }
 _WHOLE = "the stage, which samples from the whole distribution,"
 _SAMPLED = dict.fromkeys(("top_p", "top_k", "min_p", "repetition_penalty"), _WHOLE)
@@ -28,7 +32,6 @@ OWNED: dict[str, dict[str, str]] = {
         **dict.fromkeys(("assistant_only_loss", "completion_only_loss"), "the mask of the rows"),
         "dataset_kwargs": "`packing` of [stage.trl]",
         "include_num_input_tokens_seen": "the run, which counts tokens,",
-        "logging_nan_inf_filter": "the run, which ends at a loss that is no number,",
         "max_length": "`longest` of [data]",
     },
     "kto": {

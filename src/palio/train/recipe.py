@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from palio.records import ConfigError, PalioError, Record, digest
+from palio.train.ranges import check_recipe
 from palio.train.reporting import reports_to
 from palio.train.settings import TrlSettings
 from palio.train.stage import StageSettings
@@ -19,6 +20,8 @@ from palio.train.stages import KINDS, kind_named
 from palio.train.unread import check_read
 
 R = TypeVar("R")
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+"""What weights may be, by torch's names."""
 
 
 class PalioModel(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -46,6 +49,12 @@ class PalioModel(Record, frozen=True, omit_defaults=False, forbid_unknown_fields
     lay_out: bool = True
     parts: int = 2
     start: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kv_heads > 0 and self.heads % self.kv_heads:
+            raise ConfigError(f"{self.heads} heads cannot share {self.kv_heads} kv_heads evenly")
+        if self.head_dim % 2:
+            raise ConfigError(f"head_dim = {self.head_dim}: places turn pairs, so it is even")
 
 
 class LoraConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -110,6 +119,13 @@ class PretrainedModel(Record, frozen=True, omit_defaults=False, forbid_unknown_f
     template: str = ""
     shape: dict[str, Any] = {}
     rehearsal: Rehearsal | None = None
+
+    def __post_init__(self) -> None:
+        named = (self.dtype, self.rehearsal.dtype) if self.rehearsal else (self.dtype,)
+        unknown = [dtype for dtype in named if dtype not in DTYPES]
+        if unknown:
+            remedy = f"name one of {', '.join(DTYPES)}"
+            raise ConfigError(f"weights cannot be of dtype {unknown[0]!r}", remedy=remedy)
 
 
 class DataConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -221,17 +237,23 @@ def load_recipe(name: str) -> Recipe:
     Raises:
         ConfigError: no such recipe, or a setting in it that does not exist.
     """
+    return read_recipe(_toml(name), where=name)
+
+
+def _toml(name: str) -> dict[str, Any]:
     bundled = resources.files(__package__).joinpath("recipes", f"{name}.toml")
     try:
-        text = bundled.read_text("utf-8") if bundled.is_file() else Path(name).read_text("utf-8")
-        return read_recipe(tomllib.loads(text), where=name)
-    except (OSError, UnicodeDecodeError) as error:
+        file = bundled if bundled.is_file() else Path(name)
+        text = file.read_text("utf-8-sig")  # editors of Windows begin a file with a mark
+    except (OSError, ValueError) as error:  # a name with a zero byte, text that is no UTF-8
         raise ConfigError(
             f"no such recipe: {error}",
             where=name,
             remedy=f"name a TOML file, or: {', '.join(bundled_recipes())}",
         ) from error
-    except tomllib.TOMLDecodeError as error:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"the recipe cannot be read: {error}", where=name) from error
 
 
@@ -248,13 +270,13 @@ def read_recipe(raw: Mapping[str, Any], *, where: str = "") -> Recipe:
     Raises:
         ConfigError: an unknown key, a wrong type, a stage of an unknown kind, a name used twice, a
             chat template that cannot be kept to, a `report_to` that nobody knows, a setting that
-            the stage does not read.
+            the stage does not read, a number that no training can mean.
         MissingDependencyError: what a `report_to` needs is not installed.
     """
     unknown = sorted(raw.keys() - {"name", "seed", "model", "data", "stage"})
     if unknown:
         raise ConfigError(f"the recipe has an unknown key {unknown[0]!r}", where=where)
-    model = dict(raw.get("model", {}))
+    model = dict(_read(raw.get("model", {}), dict[str, Any], "model", where))
     backend = model.pop("backend", "palio")
     if backend not in ("palio", "transformers"):
         raise ConfigError(f"no backend is called {backend!r}", where=where)
@@ -263,7 +285,7 @@ def read_recipe(raw: Mapping[str, Any], *, where: str = "") -> Recipe:
     if pretrained is not None and pretrained.template:
         _check_template(pretrained.template)
     tables = _read(raw.get("stage", []), list[dict[str, Any]], "stage", where)
-    return Recipe(
+    made = Recipe(
         name=_read(raw.get("name", "recipe"), str, "name", where),
         seed=_read(raw.get("seed", 0), int, "seed", where),
         model=_read(model, PalioModel, "model", where) if ours else None,
@@ -271,6 +293,8 @@ def read_recipe(raw: Mapping[str, Any], *, where: str = "") -> Recipe:
         data=_read(raw.get("data", {}), DataConfig, "data", where),
         stages=_stages(tables, where, ours=ours if "model" in raw else None),
     )
+    check_recipe(made, where)
+    return made
 
 
 def _check_template(named: str) -> None:
@@ -293,7 +317,7 @@ def _stages(
         at = f"stage {number}"
         rest = dict(table)
         name, kind = rest.pop("name", rest.get("kind", "")), rest.pop("kind", "")
-        if kind not in KINDS:
+        if not isinstance(kind, str) or kind not in KINDS:
             raise ConfigError(
                 f"{at} has the unknown kind {kind!r}",
                 where=where,
@@ -342,6 +366,9 @@ def _read(value: Any, kind: type[R], what: str, where: str) -> R:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(f"the recipe cannot be read: {what}: {error}", where=where) from error
+    except ConfigError as error:  # what a record says of itself does not know the file
+        told = f"{what}: {error.what}"
+        raise ConfigError(told, where=where or error.where, remedy=error.remedy) from error
 
 
 def shortened(recipe: Recipe, minutes: float) -> Recipe:

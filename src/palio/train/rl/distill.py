@@ -84,6 +84,8 @@ class DistillSettings(StageSettings, frozen=True, omit_defaults=False, forbid_un
             raise ConfigError("divergence must be in [0, 1]")
         if self.temperature <= 0:
             raise ConfigError("on-policy rollouts are sampled: temperature above 0")
+        if self.max_tokens < 1:
+            raise ConfigError("max_tokens must be at least 1: a turn has tokens")
         if "://" in self.teacher:
             raise ConfigError(
                 "a server cannot be distilled from: its distribution at each token is needed",

@@ -10,6 +10,7 @@ import msgspec
 import torch
 from trl.trainer.grpo_config import GRPOConfig
 
+from palio.agents.scripted import check_models
 from palio.corpus.rows import read_rows
 from palio.records import (
     ConfigError,
@@ -150,6 +151,10 @@ class GrpoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unkno
             )
         if self.reward != "prefix" and self.problems:
             self.check_problems(self.problems)
+        if self.max_tokens < 1:
+            raise ConfigError("max_tokens must be at least 1: a turn has tokens")
+        if self.reward == "on_policy" and not self.teacher.base_url:
+            check_models([self.teacher.model])
 
     def play(self) -> Play:
         """How rollouts are made."""

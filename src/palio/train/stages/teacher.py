@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from palio.agents.scripted import ScriptedUpstream
+from palio.agents.scripted import ScriptedUpstream, check_models
 from palio.broker.upstream import HttpUpstream, Upstream
-from palio.records import ConfigError
+from palio.records import KINDS, ConfigError
 from palio.train.rollouts import Collected, collect, settle
 from palio.train.settings import Sampling, SftSettings, small_training
 from palio.train.stage import Context, Endpoint, Kind, Report, StageResult, ground_of
@@ -45,6 +45,12 @@ class TeacherSettings(SftSettings, frozen=True, omit_defaults=False, forbid_unkn
                 "the teacher has no address",
                 remedy="set sampling.base_url, or sampling.model = 'scripted-careful'",
             )
+        if not self.sampling.base_url:
+            check_models([self.sampling.model])
+        strange = sorted(self.buckets.keys() - {*KINDS})
+        if strange:
+            remedy = f"the kinds are {', '.join(KINDS)}"
+            raise ConfigError(f"buckets: no problem is of kind {strange[0]!r}", remedy=remedy)
 
 
 def run_teacher(
