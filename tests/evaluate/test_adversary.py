@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+from palio.agents.solvable import unsolvable
 from palio.cli.main import app
 from palio.evaluate.rollouts import read_identity
-from palio.evaluate.solvable import unsolvable
 from palio.judging.encoders import default_encoder
 from palio.records import (
     ConfigError,

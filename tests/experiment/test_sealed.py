@@ -249,3 +249,9 @@ def test_evaluations_do_not_open_the_pool_beside_the_log(lab: Path, tmp_path: Pa
         evaluating, ["floors", *given, "--corpus", str(world), "--limit", "3"]
     )
     assert done.exit_code == 0, done.output
+    copied = tmp_path / "suite.json"
+    copied.write_bytes((world / "suite.json").read_bytes())  # away from its pools
+    with pytest.raises(ConfigError, match="of these problems are sealed"):
+        CliRunner().invoke(
+            evaluating, ["floors", "--suite", str(copied), *given[2:]], catch_exceptions=False
+        )

@@ -83,7 +83,7 @@ def problems_of(suite: Path, limit: int, corpus: Path | None, pool: str) -> tupl
 
     Raises:
         ConfigError: a pool is named and no corpus, or sealed problems would be among them.
-        InputError: no problem of the suite is in that pool.
+        InputError: no problem of the suite is in that pool, or the suite has none at all.
     """
     from palio.corpus.build import read_pools
     from palio.records import ConfigError, InputError
@@ -96,6 +96,12 @@ def problems_of(suite: Path, limit: int, corpus: Path | None, pool: str) -> tupl
             remedy="name the corpus that split it with --corpus",
         )
     problems = read_suite(suite).problems
+    if not problems:
+        raise InputError(
+            "the suite has no problem, so there is nothing to evaluate",
+            where=str(suite),
+            remedy="name another one; `palio suite` makes and splits them",
+        )
     if corpus is not None:
         pool = pool or "heldout"
         pool_of = read_pools(corpus)
@@ -141,13 +147,18 @@ def check_unsealed(problems: tuple[Problem, ...], *folders: Path) -> None:
 
 
 def exam_of(problems: tuple[Problem, ...], catalogue: list[Path], world: str, encoder: str) -> Exam:
-    """The problems with their worlds, built now; rejected rows are told on standard error."""
-    from palio.evaluate.solvable import unsolvable
+    """The problems with their worlds, built now; rejected rows are told on standard error.
+
+    Raises:
+        ConfigError: a problem is sealed, as the pools beside its catalogue tell.
+    """
+    from palio.agents.solvable import unsolvable
     from palio.judging.encoders import encoder_named
     from palio.suites.clusters import leak_clusters
     from palio.world.catalogue import read_catalogues
     from palio.world.world import world_of_catalogue
 
+    check_unsealed(problems, *sorted({path.absolute().parent for path in catalogue}))
     found, rejects = read_catalogues(catalogue)
     warn_of(rejects)
     titles = encoder_named(encoder)

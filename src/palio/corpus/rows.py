@@ -66,8 +66,17 @@ class CorpusRow(Record, frozen=True, omit_defaults=False):
         return from_json(self.tools, tuple[Tool, ...], where=self.trajectory_id)
 
     def typed(self) -> tuple[Message, ...]:
-        """The messages as records."""
-        return msgspec.convert(self.messages, tuple[Message, ...])
+        """The messages as records.
+
+        Raises:
+            InputError: one is none; names the trajectory.
+        """
+        try:
+            return msgspec.convert(self.messages, tuple[Message, ...])
+        except msgspec.ValidationError as error:
+            raise InputError(
+                f"messages are not as OpenAI has them: {error}", where=self.trajectory_id
+            ) from error
 
 
 def row_of(trajectory: Trajectory, cluster_id: str) -> CorpusRow:
@@ -138,7 +147,8 @@ def read_rows(path: Path) -> Iterator[CorpusRow]:
     """Stream the rows of a `.jsonl` or `.parquet` file of a corpus.
 
     Raises:
-        InputError: the file is missing, or a row has another shape; names file and row.
+        InputError: the file is missing or compressed, or a row has another shape; names file and
+            row.
     """
     if not path.is_file():
         raise InputError(
@@ -149,17 +159,49 @@ def read_rows(path: Path) -> Iterator[CorpusRow]:
         return
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
+            if number == 1:
+                _check_plain(line, path)
             yield from_json(line, CorpusRow, where=f"{path}:{number}")
 
 
+def _check_plain(line: bytes, path: Path) -> None:
+    """Say of the first bytes of a file what the error of a JSON parser would not."""
+    for start, what, remedy in _NOT_PLAIN:
+        if line.startswith(start):
+            raise InputError(
+                f"{what}, and a corpus is plain JSON lines", where=str(path), remedy=remedy
+            )
+
+
+_NOT_PLAIN = (
+    (b"\x1f\x8b", "is compressed with gzip", "unpack it first: gunzip"),
+    (b"\x28\xb5\x2f\xfd", "is compressed with zstd", "unpack it first: unzstd"),
+    (b"PAR1", "is a Parquet file", "call it .parquet"),
+    (b"\xef\xbb\xbf", "begins with a byte order mark", "write it in UTF-8 without one"),
+)
+
+
 def _parquet_rows(path: Path) -> Iterator[CorpusRow]:
-    with pq.ParquetFile(path) as file:
-        if file.schema_arrow.names != SCHEMA.names:
-            raise InputError(f"has columns {file.schema_arrow.names}", where=str(path))
-        for batch in file.iter_batches(batch_size=256):
-            for plain in batch.to_pylist():
-                plain["messages"] = [_without_nulls(message) for message in plain["messages"]]
-                yield msgspec.convert(plain, CorpusRow)
+    row = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            if file.schema_arrow.names != SCHEMA.names:
+                raise InputError(f"has columns {file.schema_arrow.names}", where=str(path))
+            for batch in file.iter_batches(batch_size=256):
+                for plain in batch.to_pylist():
+                    row += 1
+                    yield _parquet_row(plain)
+    except (pa.ArrowException, msgspec.ValidationError, TypeError) as error:
+        raise InputError(
+            f"no readable corpus file: {error}",
+            where=f"{path}:{row}" if row else str(path),
+            remedy="copy or build it again",
+        ) from error
+
+
+def _parquet_row(plain: dict[str, Any]) -> CorpusRow:
+    plain["messages"] = [_without_nulls(message) for message in plain["messages"]]
+    return msgspec.convert(plain, CorpusRow)
 
 
 def _without_nulls(message: dict[str, Any]) -> dict[str, Any]:

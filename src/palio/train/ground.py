@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from palio.agents.solvable import unsolvable
 from palio.corpus.build import POOL_FILE
 from palio.judging.encoders import TitleEncoder
-from palio.records import InputError, Problem, digest, from_json
+from palio.records import InputError, IntegrityError, Problem, digest, from_json
 from palio.suites.files import read_suite
+from palio.world.artefacts import MANIFEST, file_digest, read_manifest
 from palio.world.catalogue import read_catalogues
 from palio.world.tools import SEVEN_TOOLS
 from palio.world.world import World, world_of_catalogue
 
+LOG = logging.getLogger(__name__)
 TRAIN = "train"
 
 
@@ -128,7 +132,9 @@ def open_ground(
         world: configuration of the worlds; "auto": as the catalogue says.
 
     Raises:
-        InputError: a problem's catalogue is missing, or no problem is in the training pool.
+        InputError: a problem's catalogue is missing or another's, where most of its problems cannot
+            be solved; or no problem is in the training pool.
+        IntegrityError: the pools of a corpus are not those that its manifest lists.
     """
     problems = read_suite(suite).problems
     if pools is not None:
@@ -141,10 +147,16 @@ def open_ground(
                 where=str(path),
                 remedy="`palio corpus build` writes them",
             ) from error
+        if pools.is_dir():
+            _check_pools(pools)
         problems = tuple(each for each in problems if pool_of.get(each.problem_id) == TRAIN)
     if not problems:
         raise InputError("no problem of the suite is in the training pool", where=str(suite))
-    found, _ = read_catalogues(catalogues)
+    found, rejects = read_catalogues(catalogues)
+    if rejects:
+        first = rejects[0]
+        told = "%d lines of the catalogues are no products, %s:%d first: %s"
+        LOG.warning(told, len(rejects), first.file, first.line, first.detail)
     missing = sorted({problem.catalogue for problem in problems} - found.keys())
     if missing:
         raise InputError(
@@ -152,8 +164,23 @@ def open_ground(
             where=str(suite),
             remedy="name every catalogue of the suite with --catalogue",
         )
+    for name, lost in unsolvable(problems, found, encoder).items():
+        told = "%d training problems cannot be solved in catalogue %r, %r first"
+        LOG.warning(told, len(lost), name, lost[0])
     makers = {
         name: (lambda held=catalogue: world_of_catalogue(held, world))
         for name, catalogue in found.items()
     }
     return Ground(problems, Worlds(makers), encoder)
+
+
+def _check_pools(corpus: Path) -> None:
+    """The pools are those that the corpus was certified with, where its manifest lists them."""
+    manifest = read_manifest(corpus / MANIFEST)
+    listed = manifest.outputs.get(POOL_FILE) if manifest else None
+    if listed is not None and listed != file_digest(corpus / POOL_FILE):
+        raise IntegrityError(
+            f"{POOL_FILE} is not the one that the corpus' manifest lists",
+            where=str(corpus),
+            remedy="build the corpus again, or take an untouched copy",
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import NamedTuple
 from palio.corpus.certificate import CERTIFICATE
 from palio.corpus.rows import CorpusRow, read_rows
 from palio.records import InputError, IntegrityError, bytes_digest, digest
+from palio.suites.wordings import MEASURING
 from palio.train.recipe import DataConfig, PretrainedModel
 from palio.world.artefacts import MANIFEST, file_digest, read_manifest
+
+LOG = logging.getLogger(__name__)
 
 
 class Corpus(NamedTuple):
@@ -26,8 +30,35 @@ class Corpus(NamedTuple):
     digests: dict[str, str]
 
     def rows(self) -> Iterator[CorpusRow]:
-        """Its training rows."""
-        return read_rows(self.path)
+        """Its training rows, each of them a conversation; one that stands twice is told.
+
+        Raises:
+            InputError: a row is none; names file, row and reason.
+        """
+        seen: dict[str, int] = {}
+        again = 0
+        for number, row in enumerate(read_rows(self.path), start=1):
+            _check_row(row, f"{self.path}:{number}")
+            again += row.trajectory_id in seen
+            seen.setdefault(row.trajectory_id, number)
+            yield row
+        if again:
+            LOG.warning(
+                "%s: %d rows have the trajectory id of an earlier one, and count twice in training",
+                self.path,
+                again,
+            )
+
+
+def _check_row(row: CorpusRow, where: str) -> None:
+    try:
+        row.typed(), row.offered
+    except InputError as error:
+        raise InputError(
+            f"trajectory {row.trajectory_id!r}: {error.what}",
+            where=where,
+            remedy="take the row out, or build the corpus again",
+        ) from error
 
 
 def open_corpus(corpus: Path, *, uncertified: bool = False) -> Corpus:
@@ -38,7 +69,8 @@ def open_corpus(corpus: Path, *, uncertified: bool = False) -> Corpus:
         uncertified: take a corpus without a certificate.
 
     Raises:
-        InputError: no such corpus, or it has no certificate.
+        InputError: no such corpus, it has no certificate, or the file is that of a pool which
+            measures.
         IntegrityError: rows or certificate are not those that the manifest lists.
     """
     path = corpus / "train.jsonl" if corpus.is_dir() else corpus
@@ -46,9 +78,16 @@ def open_corpus(corpus: Path, *, uncertified: bool = False) -> Corpus:
         raise InputError(
             "no such corpus file", where=str(path), remedy="run `palio corpus build` first"
         )
-    digests = {"corpus": file_digest(path)}
     certificate = path.parent / CERTIFICATE
     manifest = read_manifest(path.parent / MANIFEST)
+    if path.stem in ("development", *MEASURING) and manifest is not None and not uncertified:
+        raise InputError(
+            f"these are the rows of pool {path.stem!r}, which is there to measure on",
+            where=str(path),
+            remedy=f"name the folder, {path.parent}: its training rows are taken; --uncertified "
+            "trains on these all the same",
+        )
+    digests = {"corpus": file_digest(path)}
     if not certificate.is_file() or manifest is None:
         if uncertified:
             return Corpus(path, digests)
