@@ -18,7 +18,7 @@ from torch import nn
 from palio.records import ConfigError, IntegrityError, MissingDependencyError, PalioError
 from palio.train.backend import backend_of
 from palio.train.checkpoint import MANIFEST, WEIGHTS, check_whole, save_checkpoint
-from palio.train.disk import _finite
+from palio.train.disk import finite
 from palio.train.model import ModelConfig, Qwen3
 from palio.train.recipe import LoraConfig, PretrainedModel, Recipe, read_recipe
 from palio.train.run import Options, Trained, train
@@ -216,9 +216,9 @@ def test_shares_that_are_no_numbers_are_not_saved(monkeypatch: pytest.MonkeyPatc
     weight.ds_numel, weight.ds_process_group = 5, None
     monkeypatch.setattr(torch.distributed, "get_rank", lambda _: 1)
     weight.ds_tensor = torch.tensor([1.0, 2.0, float("nan")])
-    assert _finite(model)
+    assert finite(model)
     weight.ds_tensor = torch.tensor([1.0, float("nan"), 3.0])
-    assert not _finite(model)
+    assert not finite(model)
 
 
 def test_fsdp_that_accelerate_does_not_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

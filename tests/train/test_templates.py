@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palio.judging.encoders import default_encoder
-from palio.records import ConfigError, Message
+from palio.records import ConfigError, IntegrityError, Message
 from palio.train.backend import Talk
 from palio.train.backends.codec import PretrainedCodec, template_text, tool_segments
 from palio.train.backends.templates import check_template, template_segments
@@ -28,6 +28,7 @@ from palio.train.run import Options, train
 from palio.train.serving import is_own, open_checkpoint
 from palio.train.text import END, assistant_text, chat_template
 from palio.train.tokenizer import ChatTokenizer
+from palio.world.artefacts import file_digest
 from palio.world.tools import tool_schemas
 from tests.train.conftest import Shop
 from tests.train.test_stages import corpus  # noqa: F401 - a fixture
@@ -225,7 +226,13 @@ def test_palios_own_templates_pass_and_are_written_without_rendering(weights: Pa
 def test_a_checkpoint_whose_template_was_replaced_is_not_served_with_another(
     trained: Path,
 ) -> None:
-    (trained / "chat_template.jinja").write_text("{{ messages[0].content }}", "utf-8")
+    template, manifest = trained / "chat_template.jinja", trained / "manifest.json"
+    template.write_text("{{ messages[0].content }}", "utf-8")
+    with pytest.raises(IntegrityError, match=r"chat_template\.jinja"), open_checkpoint(trained):
+        pass
+    told = json.loads(manifest.read_bytes())
+    told["outputs"][template.name] = file_digest(template)
+    manifest.write_text(json.dumps(told))
     with pytest.raises(ConfigError, match="does not mark"), open_checkpoint(trained):
         pass
 

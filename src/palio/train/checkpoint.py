@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from palio import __version__
-from palio.records import InputError, IntegrityError, Provenance, bytes_digest, digest, to_json
-from palio.train.disk import saving
+from palio.records import InputError, IntegrityError, Provenance, digest, to_json
+from palio.train.disk import finite, saving
 from palio.train.model import ModelConfig, Qwen3
 from palio.train.tokenizer import ChatTokenizer
 from palio.world.artefacts import file_digest, read_manifest
@@ -59,7 +59,14 @@ def save_checkpoint(
 
     Raises:
         PalioError: the disk is full; the older checkpoint is untouched.
+        IntegrityError: the weights are no numbers, as the last update can leave them.
     """
+    if not finite(model):
+        raise IntegrityError(
+            "the weights are not numbers: training diverged",
+            where=str(folder),
+            remedy="lower the learning rates in the recipe",
+        )
     scratch = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(scratch, ignore_errors=True)
     weights = {
@@ -180,8 +187,9 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     """Read a checkpoint folder, or what `checkpoint_folder` makes of it.
 
     Raises:
-        InputError: a file is missing, broken, or of another architecture.
-        IntegrityError: the weights are not those that the manifest lists.
+        InputError: a file is missing, broken, or of another architecture, or the tokenizer has more
+            entries than the model.
+        IntegrityError: a file is not the one that the manifest lists.
     """
     folder = checkpoint_folder(folder)
     try:
@@ -194,28 +202,36 @@ def load_checkpoint(folder: Path) -> Checkpoint:
                 remedy="serve it with another server and give its address",
             )
         model = Qwen3(ModelConfig.from_transformers(shape))
-        raw = (folder / WEIGHTS).read_bytes()
-        _check(folder, raw)
+        for name in (WEIGHTS, "tokenizer.json"):
+            (folder / name).stat()  # that one is missing is said before that it is another
+        check_whole(folder)
         weights = load_file(folder / WEIGHTS)
         weights.pop("lm_head.weight", None)
         model.load_state_dict({name: value.to(torch.float32) for name, value in weights.items()})
-    except (OSError, ValueError, KeyError, SafetensorError, RuntimeError) as error:
+    except _UNREADABLE as error:
         raise InputError(
             f"no readable checkpoint: {error}",
             where=str(folder),
             remedy=_remedy(folder),
         ) from error
-    return Checkpoint(model, ChatTokenizer.load(folder))
-
-
-def _check(folder: Path, weights: bytes) -> None:
-    manifest = folder / MANIFEST
-    if not manifest.exists():
-        return
-    listed = json.loads(manifest.read_text("utf-8")).get("outputs", {}).get(WEIGHTS)
-    if listed and listed != bytes_digest(weights):
-        raise IntegrityError(
-            "the weights are not those that the manifest lists",
-            where=str(folder / WEIGHTS),
-            remedy="train or copy the checkpoint again",
+    tokenizer = ChatTokenizer.load(folder)
+    if tokenizer.size > model.config.vocab_size:
+        raise InputError(
+            f"the tokenizer has {tokenizer.size} entries and the model {model.config.vocab_size}: "
+            "it is another's",
+            where=str(folder / "tokenizer.json"),
+            remedy="copy the checkpoint again, tokenizer.json too",
         )
+    return Checkpoint(model, tokenizer)
+
+
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    SafetensorError,
+    RuntimeError,
+)
+"""What a file that is missing, cut, or of another shape comes out as."""

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from palio.records import IntegrityError, PalioError
+from palio.world.artefacts import DISK_ERRORS
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 _RUST = re.compile(r"os error (\d+)")
 _TORCH = re.compile(r"inline_container|PytorchStreamWriter|write\(\): fd \d+ failed")
 """torch.save says it in words only, a different one for each place that it may notice at."""
@@ -25,10 +25,10 @@ _TORCH = re.compile(r"inline_container|PytorchStreamWriter|write\(\): fd \d+ fai
 def refused(error: BaseException) -> bool:
     """Whether the disk did not take what was written: full, over a limit, broken, read-only."""
     if isinstance(error, OSError):
-        return error.errno in _FULL
+        return error.errno in DISK_ERRORS
     if isinstance(error, SafetensorError):
         found = _RUST.search(str(error))
-        return found is not None and int(found[1]) in _FULL
+        return found is not None and int(found[1]) in DISK_ERRORS
     return isinstance(error, RuntimeError) and _TORCH.search(str(error)) is not None
 
 
@@ -58,6 +58,17 @@ def saving(what: str, place: Path, *, half: Path | None = None) -> Iterator[None
         ) from error
 
 
+def readable(state: Path) -> bool:
+    """Whether no file of a trainer's state is cut off, as a crash of the machine can leave it."""
+    try:
+        for path in state.glob("*.safetensors"):
+            with safe_open(path, framework="pt"):  # holds the length against the header
+                pass
+    except (OSError, SafetensorError):
+        return False
+    return all(is_zipfile(path) for path in state.glob("*.pt"))
+
+
 def _drop(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
@@ -73,7 +84,7 @@ def _reason(error: BaseException) -> str:
     return str(error).strip().split("\n")[0][:200]
 
 
-def _finite(model: nn.Module) -> bool:
+def finite(model: nn.Module) -> bool:
     """Whether the weights in training are numbers; of sharded ones, this process's share."""
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     return all(bool(torch.isfinite(_share(weight)).all()) for weight in trained)
@@ -111,7 +122,7 @@ class WholeStates:
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         args, step = self.args, self.state.global_step  # type: ignore[attr-defined]
-        if not _finite(self.model):  # type: ignore[attr-defined]
+        if not finite(self.model):  # type: ignore[attr-defined]
             raise IntegrityError(
                 f"weights are not numbers at step {step}",
                 where=str(args.output_dir),

@@ -128,8 +128,7 @@ def with_checkpoints(upstream: Upstream, files: Sequence[Path]) -> Iterator[Upst
     if not racers:
         yield upstream
         return
-    from palio.train.checkpoint import check_whole  # a race without one needs no torch
-    from palio.train.serving import open_checkpoint
+    from palio.train.serving import open_checkpoint  # a race without one needs no torch
 
     with ExitStack() as open_now:
         engines: dict[str, Upstream] = {}
@@ -142,7 +141,6 @@ def with_checkpoints(upstream: Upstream, files: Sequence[Path]) -> Iterator[Upst
                     where=racer.checkpoint,
                     remedy="make the agent again: palio agent from-checkpoint",
                 )
-            check_whole(folder)
             engines[racer.model] = open_now.enter_context(open_checkpoint(folder))
         yield Routed(engines, upstream)
 

@@ -13,7 +13,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from palio.broker.upstream import Upstream
 from palio.records import InputError, IntegrityError, bytes_digest, digest
-from palio.train.checkpoint import MANIFEST, checkpoint_folder, checkpoint_name
+from palio.train.checkpoint import (
+    MANIFEST,
+    check_whole,
+    checkpoint_folder,
+    checkpoint_name,
+)
 from palio.train.engine import Engine
 from palio.train.text import chat_template
 from palio.train.tokenizer import PAD
@@ -113,8 +118,8 @@ def open_checkpoint(
         longest: tokens of a conversation with a pretrained model.
 
     Raises:
-        InputError: no readable checkpoint.
-        IntegrityError: its files changed while they were read.
+        InputError: no readable checkpoint, or a tokenizer that is another's.
+        IntegrityError: a file is not the one that its manifest lists, or changed while it was read.
         ConfigError: it was trained with a chat template that cannot be rendered as it was.
     """
     folder = checkpoint_folder(named)
@@ -131,25 +136,25 @@ def open_checkpoint(
     from palio.train.backends.codec import PretrainedCodec
     from palio.train.backends.served import Served
     from palio.train.backends.slots import sampler_of
-    from palio.train.backends.weights import load_model, load_tokenizer, sampled
+    from palio.train.backends.weights import (
+        check_vocabulary,
+        load_model,
+        load_tokenizer,
+        sampled,
+    )
     from palio.train.recipe import PretrainedModel
 
+    check_whole(folder)
     torch.set_num_threads(threads)
     source = PretrainedModel(path=str(folder), dtype=_dtype(folder))
-    try:
-        tokenizer = load_tokenizer(source, folder)
-    except Exception as error:  # tokenizers raises bare ones
-        raise InputError(
-            f"no readable tokenizer: {type(error).__name__}: {error}"[:300],
-            where=str(folder),
-            remedy="copy the checkpoint again, tokenizer.json and tokenizer_config.json too",
-        ) from error
+    tokenizer = load_tokenizer(source, folder)
     trained = (folder / MANIFEST).is_file()
     codec = PretrainedCodec(tokenizer, (tokenizer.chat_template or "") if trained else "")
     with (
         sampled(load_model(source, folder, 0)) as model,
         sampler_of(model, end=codec.end, slots=min(slots, KEPT)) as sampler,
     ):
+        check_vocabulary(tokenizer, model, str(folder))
         places = getattr(model.config, "max_position_embeddings", None) or longest
         longest = min(
             longest, places
@@ -162,6 +167,8 @@ def _check_numbers(folder: Path) -> None:
     """Refuse weights that are no numbers: such a model writes, but what it writes is no answer."""
     from safetensors import SafetensorError, safe_open
 
+    if not _matching(folder, _PARTS["weights"]):
+        raise _no_weights(folder)
     for path in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(path, framework="pt") as held:
@@ -202,15 +209,19 @@ def checkpoint_digests(named: Path) -> dict[str, str]:
     own = is_own(folder)
     found = {part: _digest(_matching(folder, globs)) for part, globs in _PARTS.items()}
     if not found["weights"]:
-        raise InputError(
-            "the checkpoint has no weights",
-            where=str(folder),
-            remedy="its files *.safetensors are missing: copy or train it again",
-        )
+        raise _no_weights(folder)
     template = folder / TEMPLATE
     ours = chat_template() if own else chat_template("chat_template_tools.jinja")
     text = template.read_bytes() if template.is_file() else ours.encode()
     return {**found, "template": bytes_digest(text)}
+
+
+def _no_weights(folder: Path) -> InputError:
+    return InputError(
+        "the checkpoint has no weights",
+        where=str(folder),
+        remedy="its files *.safetensors are missing: copy or train it again",
+    )
 
 
 def weights_digest(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
@@ -15,13 +16,28 @@ MANIFEST = "manifest.json"
 _CHUNK = 1024 * 1024
 
 
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
+"""What the system says of a disk that takes no more: full, over a limit, broken, read-only."""
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """While open, a disk that takes no more says of which file; a write by itself does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in DISK_ERRORS:
+            error.filename = str(path)
+        raise
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open `path` for writing; it appears, synced to disk, only when the block ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as stream:
+        with naming(path), temporary.open("wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

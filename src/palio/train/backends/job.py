@@ -20,10 +20,10 @@ from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.masters import check_launched
 from palio.train.backends.merging import lowered, merged
 from palio.train.backends.places import sft_trainer
-from palio.train.backends.weights import load_model, load_tokenizer
+from palio.train.backends.weights import check_vocabulary, load_model, load_tokenizer
 from palio.train.backends.whole import as_they_were, check_apart, whole_model
 from palio.train.checkpoint import CHECKPOINT
-from palio.train.disk import saving
+from palio.train.disk import readable, saving
 from palio.train.recipe import LoraConfig, PretrainedModel
 from palio.train.reporting import OwnRun, ready, run_name
 from palio.train.settings import TrlSettings, shipped
@@ -93,6 +93,7 @@ def run_job(job: SftJob, note: Note) -> None:
     start = Path(job.start) if job.start else None
     codec = PretrainedCodec(load_tokenizer(job.model, start), template_text(job.model.template))
     model, args = _begun(job, start)
+    check_vocabulary(codec.tokenizer, model, job.start or job.model.tokenizer or job.model.path)
     trainer = sft_trainer()(
         model=model,
         args=args,
@@ -201,7 +202,7 @@ def dataset(folder: Path) -> Any:
 def newest_state(folder: Path) -> str | None:
     """The newest whole state of the trainer; a half-written one has no trainer_state.json."""
     found = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
-    whole = sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+    whole = sorted(filter(readable, found), key=lambda path: int(path.name.rpartition("-")[2]))
     return str(whole[-1]) if whole else None
 
 

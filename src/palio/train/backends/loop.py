@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from palio.broker.upstream import Upstream
 from palio.records import InputError, IntegrityError
 from palio.train.backend import Source, Talk
 from palio.train.checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, save_checkpoint
-from palio.train.disk import saving
+from palio.train.disk import finite, saving
 from palio.train.engine import Engine
 from palio.train.heads import lay_out_heads
 from palio.train.loop import Mixture, Point, Progress, Stage
@@ -186,10 +187,17 @@ class _Run:
     def _restore(self) -> None:
         path = self.out / STATE
         if path.exists():
-            saved: dict[str, Any] = torch.load(path, map_location=self.context.device)
-            self.model.load_state_dict(saved["model"])
-            self.optimiser.load_state_dict(saved["optimiser"])
-            self.stage.progress.restore(saved["progress"])
+            try:
+                saved: dict[str, Any] = torch.load(path, map_location=self.context.device)
+                self.model.load_state_dict(saved["model"])
+                self.optimiser.load_state_dict(saved["optimiser"])
+                self.stage.progress.restore(saved["progress"])
+            except (RuntimeError, EOFError, UnpicklingError, KeyError, TypeError) as error:
+                raise IntegrityError(
+                    f"the saved state cannot be read: {type(error).__name__}: {error}"[:300],
+                    where=str(path),
+                    remedy="remove the file: the stage begins anew, those before it are kept",
+                ) from error
         trim_metrics(self.out, self.stage.progress.step)
 
     def _note(self, point: Point) -> None:
@@ -200,7 +208,18 @@ class _Run:
         self.report(share, f"loss {point.loss:.3f}, {point.tokens_per_s:,.0f} tokens/s")
 
     def _save(self, now: Progress) -> None:
-        """Replace the saved state; a disk that is full leaves the one before."""
+        """Replace the saved state; a disk that is full leaves the one before.
+
+        Raises:
+            IntegrityError: the last update made weights that are no numbers; the state before it,
+                which a loss that is no number can still be mended from, stays.
+        """
+        if not finite(self.model):
+            raise IntegrityError(
+                f"weights of stage {self.context.name!r} are not numbers at step {now.step}",
+                where=str(self.out),
+                remedy="lower the rates in the recipe; the last saved state is still good",
+            )
         scratch = self.out / f".{STATE}.new"
         state = {
             "progress": now.state(),

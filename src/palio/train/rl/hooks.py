@@ -26,6 +26,7 @@ from palio.train.backends.masters import check_launched
 from palio.train.backends.merging import rounding_counts
 from palio.train.backends.whole import check_apart
 from palio.train.checkpoint import CHECKPOINT
+from palio.train.disk import readable
 from palio.train.reporting import OwnRun, ready, run_name
 from palio.train.rl.audit import Audit
 from palio.train.rl.policy import Policy, ServedPolicy
@@ -235,7 +236,7 @@ def _complete(folder: Path) -> bool:
         json.loads((folder / "trainer_state.json").read_text("utf-8"))
     except (OSError, ValueError):
         return False
-    return any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+    return readable(folder) and (any(folder.glob("*.safetensors")) or any(folder.glob("*.bin")))
 
 
 def last_measures(out: Path, steps: int = 10) -> dict[str, float]:

@@ -18,7 +18,13 @@ from palio.train.backends.carried import rounds
 from palio.train.backends.hub import CONFIG, commit_of, pinned
 from palio.train.backends.job import adapter, save_adapter, save_whole
 from palio.train.backends.merging import merged, rounding_counts
-from palio.train.backends.weights import PACKAGE, load_model, located, training_device
+from palio.train.backends.weights import (
+    PACKAGE,
+    check_vocabulary,
+    load_model,
+    located,
+    training_device,
+)
 from palio.train.checkpoint import BUNDLED, check_whole, checkpoint_folder, seal
 from palio.train.recipe import PretrainedModel
 from palio.train.rl.policy import OwnPolicy, Policy, TransformersPolicy
@@ -61,6 +67,7 @@ def pretrained_policy(
     """
     model: Any = load_model(shape, checkpoint, seed).to(training_device())
     own: Any = codec  # a PretrainedCodec
+    check_vocabulary(own.tokenizer, model, str(checkpoint or shape.tokenizer or shape.path))
     if shape.lora is not None:
         import peft
 
