@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from palio.records import ConfigError, Record, digest
+from palio.agents.registry import find_agent
+from palio.records import ConfigError, PalioError, Record, digest
 from palio.suites.pools import SEALED
 from palio.train.recipe import Recipe, load_recipe
 
@@ -143,6 +144,8 @@ def read_lab(path: Path | None, suite_seed: int | None = None) -> LabConfig:
     except msgspec.ValidationError as error:
         where = str(path or "")
         raise ConfigError(f"not a configuration of the lab: {error}", where=where) from error
+    except PalioError as error:  # which setting it is, but not in which file
+        raise type(error)(error.what, where=str(path or ""), remedy=error.remedy) from error
 
 
 def checked(config: LabConfig) -> LabConfig:
@@ -150,9 +153,12 @@ def checked(config: LabConfig) -> LabConfig:
 
     Raises:
         ConfigError: names the setting that cannot be.
+        InputError: there is no such agent.
     """
-    if min(config.fractions.values()) <= 0:
+    if not all(0 < share < 1 for share in config.fractions.values()):
         raise ConfigError("train, development and held-out shares must leave a sealed one")
+    if min(config.catalogues, config.products, config.problems, config.race_problems) < 1:
+        raise ConfigError("catalogues, products, problems and race_problems from 1")
     if config.pool not in ("development", "heldout"):
         raise ConfigError(
             f"pool = {config.pool!r}",
@@ -162,4 +168,6 @@ def checked(config: LabConfig) -> LabConfig:
         raise ConfigError("loss_tokens and workers from 1, evaluated from 3")
     if not config.agents or not 0 < config.temperature <= 2:
         raise ConfigError("agents must not be empty, temperature in (0, 2]")
+    for name in (*config.agents, *config.witnesses):
+        find_agent(name)
     return config

@@ -13,6 +13,7 @@ A run that is in `runs.jsonl` is not made again; one that was killed goes on fro
 
 from __future__ import annotations
 
+import fcntl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from palio.evaluate.mainjob.worlds import Ground, make_worlds, open_ground
 from palio.judging import default_encoder
 from palio.records import PalioError, digest
 from palio.rollout.cluster import ExecutorName
+from palio.rollout.journal import lock_folder
 from palio.train.ground import Ground as TrainingGround
 from palio.train.ground import Worlds
 from palio.train.memory import give_back
@@ -67,11 +69,18 @@ class Lab:
     def prepare(self) -> None:
         """Worlds, rollouts and judged rows; what is finished is not made again.
 
+        Of several processes in one folder the first makes them and the others wait for it.
+
         Raises:
             ResumeError: the folder is another lab's.
         """
-        config, advance = self.config, self.reporter.advance
         self.out.mkdir(parents=True, exist_ok=True)
+        with (self.out / ".lock").open("ab") as guard:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            self._make()
+
+    def _make(self) -> None:
+        config, advance = self.config, self.reporter.advance
         held = msgspec.structs.replace(config, workers=1)  # a lab may go on with others
         stages = Stages(self.out, held, self.reporter)
         inputs = [config.digest()]
@@ -200,12 +209,28 @@ class Lab:
         return failed
 
     def run_one(self, task: Task, note: Note) -> ArmRun:
-        """Train and examine one arm under one seed, and append the result."""
+        """Train and examine one arm under one seed, and append the result.
+
+        A run that another process has made meanwhile is not made again.
+
+        Raises:
+            ConfigError: another process is making it.
+        """
+        folder = task.folder(self.out)
+        folder.mkdir(parents=True, exist_ok=True)
+        with lock_folder(folder):
+            return self._made(task) or self._run_one(task, folder, note)
+
+    def _made(self, task: Task) -> ArmRun | None:
+        found = of_plan(read_runs(self.out), task.plan.digest(), self.lab)
+        named = (run for run in found if (run.arm, run.seed) == (task.arm.name, task.seed))
+        return next(named, None)
+
+    def _run_one(self, task: Task, folder: Path, note: Note) -> ArmRun:
         known = self._twin(task)
         if known is not None:
             append_run(self.out, known)
             return known
-        folder = task.folder(self.out)
         student = Student(self.school, task, folder, note)
         started = self.clock()
         taught = student.teach()

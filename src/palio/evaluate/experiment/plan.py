@@ -6,6 +6,7 @@ result can never be read under another hypothesis than the one that it was made 
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -18,6 +19,7 @@ from palio.records import ConfigError, Record, digest
 Gate = Literal["outcome", "structural", "coefficient", "grounding"]
 """Families of corpus gates that an arm may ask for, in the order of the ladder."""
 
+_FOLDER = re.compile(r"\w[\w.-]*")
 GATES: tuple[Gate, ...] = ("outcome", "structural", "coefficient", "grounding")
 Measure = Literal["asr", "pass@1", "exposed"]
 """asr: greedy success; pass@1: mean success at temperature 1; exposed: see `Arm.exposed`."""
@@ -165,6 +167,10 @@ def checked(plan: Plan) -> Plan:
 
 def _check_arm(plan: Plan, arm: Arm, earlier: list[str]) -> None:
     where = f"plan {plan.name}, arm {arm.name}"
+    if not all(_FOLDER.fullmatch(name) for name in (plan.name, arm.name)):
+        raise ConfigError(
+            "names of plans and arms are folders: letters, digits, dots, - and _", where=where
+        )
     if not (0 < arm.share <= 1 and 0 < arm.tokens <= 1):
         raise ConfigError("share and tokens must be in (0, 1]", where=where)
     if not (0 <= arm.salvaged <= 1 and 0 <= arm.exposed <= 1 and arm.copies >= 1):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from palio.records import InputError, Record, to_json
 from palio.world.appended import mend_end, whole_records
+from palio.world.artefacts import naming
 
 RUNS = "runs.jsonl"
 
@@ -123,7 +124,7 @@ def append_run(folder: Path, run: ArmRun) -> None:
     Processes of one lab take turns; what a kill tore at the end goes first.
     """
     path = folder / RUNS
-    with path.open("ab") as file:
+    with naming(path), path.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         mend_end(path)
         file.write(to_json(run) + b"\n")

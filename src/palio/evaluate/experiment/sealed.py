@@ -45,7 +45,7 @@ from palio.suites.pools import SEALED
 from palio.train.checkpoint import WEIGHTS, checkpoint_folder
 from palio.train.serving import open_checkpoint
 from palio.world.appended import mend_end, whole_lines
-from palio.world.artefacts import file_digest
+from palio.world.artefacts import file_digest, naming
 
 LOG = "sealed.jsonl"
 
@@ -305,7 +305,7 @@ class _Log:
         at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="seconds")
         placed = msgspec.structs.replace(entry, at=at, previous=self._last)
         placed = msgspec.structs.replace(placed, own=_own(placed))
-        with self._path.open("ab") as file:
+        with naming(self._path), self._path.open("ab") as file:
             file.write(to_json(placed) + b"\n")
             file.flush()
             os.fsync(file.fileno())

@@ -31,6 +31,8 @@ from palio.world.artefacts import file_digest, write_lines
 
 WEIGHTS = "model.safetensors"
 DONE = "stage.json"
+SFT = "0-sft"
+"""Folder of an arm's fine-tuning; further stages count on from it."""
 BASE_ROWS = 6_000
 """Rows that vocabulary and documents are made from; of every agent, so that no arm is at home."""
 
@@ -101,15 +103,16 @@ class Student:
         """All stages of the arm.
 
         Raises:
-            InputError: the arm that this one starts from was not run.
+            InputError: the arm that this one starts from was not run to its end.
             ConfigError: a stage of the plan cannot be read.
         """
+        entries = further(self.plan, self.arm)  # what cannot be read is told before hours of work
         taught = Taught(self._start())
         rows = self._rows() if self.arm.sft or self.arm.stages else []  # else it is the base itself
         taught.rows = len(rows)
         if self.arm.sft:
             self._fine_tune(taught, rows)
-        for number, entry in enumerate(further(self.plan, self.arm), start=1):
+        for number, entry in enumerate(entries, start=1):
             made = self._stage(entry, rows, taught.checkpoint, f"{number}-{entry.name}")
             taught.checkpoint = made.checkpoint
             taught.measures |= {f"{entry.name}.{k}": v for k, v in made.measures.items()}
@@ -123,13 +126,19 @@ class Student:
         """The checkpoint that the arm starts from."""
         if not self.arm.start:
             return self._base()
-        earlier = self.folder.parent.parent / self.arm.start / str(self.seed)
-        done = sorted(earlier.glob(f"*/{DONE}"))
-        if not done:
+        before = self.plan.arm(self.arm.start)
+        earlier = self.folder.parent.parent / before.name / str(self.seed)
+        stages = [SFT] if before.sft else []
+        stages += [f"{at}-{e.name}" for at, e in enumerate(further(self.plan, before), start=1)]
+        missing = [name for name in stages if not (earlier / name / DONE).exists()]
+        if missing or not stages:
             raise InputError(
-                f"arm {self.arm.start!r} was not run under seed {self.seed}", where=str(earlier)
+                f"arm {before.name!r} was not run to its end under seed {self.seed}"
+                + (f": stage {missing[0]!r} is missing" if missing else ""),
+                where=str(earlier),
+                remedy="the same command runs it first; see why it failed",
             )
-        return _finished(done[-1]).checkpoint
+        return _finished(earlier / stages[-1] / DONE).checkpoint
 
     def _base(self) -> Path:
         """Weights and vocabulary of a seed, made of rows of every agent, shared by all arms."""
@@ -154,7 +163,7 @@ class Student:
         wanted = round(self.school.config.loss_tokens * self.arm.tokens)
         budget = msgspec.structs.replace(settings, tokens=round(wanted * given / trained))
         entry = msgspec.structs.replace(entry, settings=budget)
-        made = self._stage(entry, rows, taught.checkpoint, "0-sft")
+        made = self._stage(entry, rows, taught.checkpoint, SFT)
         taught.checkpoint = made.checkpoint
         taught.trajectories, taught.loss_tokens = len(examples), wanted
         taught.tokens, taught.steps = made.counts["tokens"], made.counts["steps"]
