@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -94,6 +95,28 @@ def test_what_the_system_refuses_is_one_line(tmp_path: Path) -> None:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [(errno.ENOSPC, "make room and run the same command again"), (errno.EACCES, "permissions")],
+)
+def test_a_full_disk_and_a_closed_folder_say_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, code: int, remedy: str
+) -> None:
+    def full() -> None:
+        raise OSError(code, os.strerror(code), "out/results.json")
+
+    shown = typer.Typer()
+    shown.command()(full)
+    monkeypatch.setattr(main, "app", shown)
+    monkeypatch.setattr(sys, "argv", ["palio"])
+    with pytest.raises(SystemExit) as end:
+        main.run()
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: out/results.json: {os.strerror(code)} (")
+    assert remedy in said
 
 
 def test_a_pipe_that_closes_early_is_no_error() -> None:

@@ -47,13 +47,13 @@ def diagnose(
     from palio.world.catalogue import read_catalogues
 
     success_of = profile_named(profile)
+    _check_file(out)
     evaluation = rollouts_at(evaluation)
     identity = read_identity(evaluation)
     kinds = {problem.problem_id: problem.kind for problem in read_suite(suite).problems}
     check_suite_of(evaluation, kinds)
     found, rejects = read_catalogues(catalogue)
     warn_of(rejects)
-
     tools_of = _toolboxes(found, world, evaluation)
 
     def toolbox(trajectory: Trajectory) -> Toolbox:
@@ -79,6 +79,14 @@ def diagnose(
         typer.echo(to_json(told).decode())
     else:
         _show(told)
+
+
+def _check_file(out: Path | None) -> None:
+    """Told before the teacher is asked, not when its answers are to be written."""
+    from palio.records import ConfigError
+
+    if out is not None and out.is_dir():
+        raise ConfigError("--out names a folder", where=str(out), remedy="name a file in it")
 
 
 def _toolboxes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -127,4 +128,17 @@ def extras_with(package: str) -> list[str]:
 def _system_error(error: OSError) -> str:
     where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name)
     what = error.strerror or str(error) or type(error).__name__
-    return f"{where}: {what}" if where else what
+    told = f"{where}: {what}" if where else what
+    remedy = _REMEDIES.get(error.errno or 0, "")
+    return f"{told} ({remedy})" if remedy else told
+
+
+_ROOM = "make room and run the same command again: what was written whole is kept"
+_RIGHTS = "name a folder that you may write to, or change its permissions"
+_REMEDIES = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EFBIG: _ROOM,
+    errno.EROFS: _RIGHTS,
+    errno.EACCES: _RIGHTS,
+}

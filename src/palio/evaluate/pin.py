@@ -35,9 +35,19 @@ def plain(pin: ModelPin | None) -> dict[str, Any]:
 
 
 def pin_of(identity: Mapping[str, Any]) -> ModelPin | None:
-    """The pin in what a folder says it belongs to; None where it tells none."""
+    """The pin in what a folder says it belongs to; None where it tells none.
+
+    Raises:
+        InputError: what it tells is no pin.
+    """
     held = identity.get(MODEL)
-    return msgspec.convert(held, ModelPin) if held else None
+    try:
+        return msgspec.convert(held, ModelPin) if held else None
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"does not say which model was evaluated: {error}",
+            remedy="its identity was edited: evaluate again, with another --out",
+        ) from error
 
 
 def decoded(path: Path) -> dict[str, Any]:
@@ -48,7 +58,7 @@ def decoded(path: Path) -> dict[str, Any]:
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"not an evaluation's identity: {error}", where=str(path)) from error
 
 

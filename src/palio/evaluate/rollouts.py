@@ -29,6 +29,7 @@ from palio.records import (
 )
 from palio.rollout.journal import lock_folder
 from palio.world.appended import WholeLine, mend_end, whole_lines, whole_records
+from palio.world.artefacts import naming
 
 ROWS = "rollouts.jsonl"
 IDENTITY = "evaluation.json"
@@ -109,7 +110,8 @@ class RolloutLog:
 
     def __exit__(self, *_: object) -> None:
         assert self._open is not None, "opened by __enter__"
-        self._open.close()
+        with naming(self.path):  # what a full disk did not take is tried once more
+            self._open.close()
         self._file = None
 
     @property
@@ -121,7 +123,7 @@ class RolloutLog:
         """Write one rollout; it is on the operating system's side when this returns."""
         if self._file is None:
             raise RuntimeError("the log is not open: use it in a with block")
-        with self._lock:
+        with self._lock, naming(self.path):
             self._file.write(to_json(row) + b"\n")
             self._file.flush()
             self.scores[row.score.problem_id, row.sample] = row.score

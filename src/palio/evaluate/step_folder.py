@@ -14,7 +14,7 @@ from palio.records import InputError, to_json
 from palio.rollout.config import FILE, hold_config
 from palio.rollout.journal import lock_folder
 from palio.world.appended import mend_end, whole_records
-from palio.world.artefacts import read_manifest
+from palio.world.artefacts import naming, read_manifest
 
 ANSWERS = "steps.jsonl"
 
@@ -97,5 +97,6 @@ def read_answers(folder: Path) -> list[StepAnswer]:
 
 def append_answer(folder: Path, answer: StepAnswer) -> None:
     """Keep one answer; it is on the operating system's side when this returns."""
-    with (folder / ANSWERS).open("ab") as file:
+    path = folder / ANSWERS
+    with naming(path), path.open("ab") as file:
         file.write(to_json(answer) + b"\n")

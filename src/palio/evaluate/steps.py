@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Any, NamedTuple
 
+from palio.broker.first_request import FirstRequest
 from palio.broker.pin import ModelPin
 from palio.broker.upstream import RejectedError, Upstream
 from palio.broker.wire import read_message
@@ -168,12 +169,14 @@ def answer_steps(
 
     Raises:
         InputError: two rows have the same problem.
-        UpstreamError: the model cannot be asked.
+        UpstreamError: the model cannot be asked, or its server refuses a teacher's first turn,
+            before which there is nothing but the request and the tools.
     """
     twice = [name for name, n in Counter(row.problem_id for row in rows).items() if n > 1]
     if twice:
         raise InputError(f"problem {twice[0]!r} has two conversations", remedy="keep one a problem")
     done = set(skip)
+    policy = FirstRequest(policy)
 
     def one(row: CorpusRow) -> list[StepAnswer]:
         tools = toolbox(row.problem_id)

@@ -12,6 +12,7 @@ import msgspec
 
 from palio.records import ConfigError, Ending, IntegrityError, Trajectory, to_json
 from palio.world.appended import mend_end, whole_lines
+from palio.world.artefacts import naming
 
 FILE = "trajectories.jsonl"
 
@@ -53,13 +54,22 @@ class Journal:
             raise
 
     def append(self, trajectory: Trajectory) -> None:
-        """Write one trajectory; when this returns it is on disk. Safe from many threads."""
+        """Write one trajectory; when this returns it is on disk. Safe from many threads.
+
+        Where the disk does not take all of it nothing of it stays: what another thread writes next
+        would be glued to it.
+        """
         line = to_json(trajectory) + b"\n"
-        with self._lock:
-            written = 0
-            while written < len(line):
-                written += os.write(self._fd, line[written:])
-            os.fsync(self._fd)
+        with self._lock, naming(self.path):
+            whole = os.fstat(self._fd).st_size
+            try:
+                written = 0
+                while written < len(line):
+                    written += os.write(self._fd, line[written:])
+                os.fsync(self._fd)
+            except OSError:
+                os.ftruncate(self._fd, whole)
+                raise
             self.endings[trajectory.trajectory_id] = trajectory.ending
 
     def close(self) -> None:
@@ -114,6 +124,9 @@ def lock_folder(folder: Path) -> IO[bytes]:
         fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         guard.close()
+        if not isinstance(error, BlockingIOError):  # a file system without locks
+            error.filename = str(folder)
+            raise
         raise ConfigError(
             "another process is running in this folder",
             where=str(folder),

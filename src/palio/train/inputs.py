@@ -33,7 +33,7 @@ class Corpus(NamedTuple):
         """Its training rows, each of them a conversation; one that stands twice is told.
 
         Raises:
-            InputError: a row is none; names file, row and reason.
+            InputError: a row is none, or there is no row; names file, row and reason.
         """
         seen: dict[str, int] = {}
         again = 0
@@ -42,6 +42,8 @@ class Corpus(NamedTuple):
             again += row.trajectory_id in seen
             seen.setdefault(row.trajectory_id, number)
             yield row
+        if not seen:
+            raise InputError("the corpus has no rows", where=str(self.path))
         if again:
             LOG.warning(
                 "%s: %d rows have the trajectory id of an earlier one, and count twice in training",

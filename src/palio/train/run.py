@@ -274,10 +274,7 @@ class _Chain:
         inputs: dict[str, str],
         endpoint: Endpoint | None,
     ) -> Said:
-        """Refuse to mix two runs; with `redo`, drop the changed stage and those after it.
-
-        A stage that was refused before it did anything is not held to what it was told then.
-        """
+        """Refuse to mix two runs, if one did anything; `redo` drops the stage and all after it."""
 
         def hold() -> Said:
             held, finished = self._held(stage, folder, inputs), (folder / DONE).exists()
@@ -298,8 +295,6 @@ class _Chain:
     def _context(self, number: int, stage: StageEntry, inputs: dict[str, str]) -> Context:
         if self._rows is None:
             self._rows, self._reserve = taught(self.corpus.rows(), self.recipe.data)
-            if not self._rows:
-                raise InputError("the corpus has no rows", where=str(self.corpus.path))
         own = self.kinds[number - 1].own
         return Context(
             recipe=self.recipe,
