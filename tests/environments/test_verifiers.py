@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -50,15 +51,17 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
         yield server
 
 
-def episodes(env: Any, model: str, url: str, count: int, **sampling: Any) -> list[Any]:
+def episodes(
+    env: Any, model: str, url: str, count: int, *, at_once: bool = False, **sampling: Any
+) -> list[Any]:
     """An episode for each of the first tasks."""
     client = vf.EvalClientConfig(base_url=url, api_key_var="SHOP_KEY")
     context = vf.ModelContext(model=model, client=client, sampling=vf.SamplingConfig(**sampling))
 
     async def play() -> list[Any]:
         async with env.serving():
-            tasks = list(env.taskset.take(count))
-            return [await env.run_episode(task, context) for task in tasks]
+            runs = [env.run_episode(task, context) for task in env.taskset.take(count)]
+            return await asyncio.gather(*runs) if at_once else [await run for run in runs]
 
     return asyncio.run(play())
 
@@ -124,6 +127,26 @@ def test_verifiers_and_not_palio_decides_the_seed_of_a_rollout(
         assert {body.get("temperature") for body in overheard.bodies} == {
             sampling.get("temperature")
         }
+
+
+def test_rollouts_are_not_held_to_the_threads_of_asyncio(
+    module: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than 32 first requests meet in the server; each waits for all of them."""
+    monkeypatch.setenv("SHOP_KEY", "key")
+    together = threading.Barrier(36)
+
+    class Meeting(Overheard):
+        def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+            if len(body["messages"]) == 1:
+                together.wait(120)
+            return super().complete(body)
+
+    with ModelServer(Meeting(), host="127.0.0.1", port=0) as server:
+        env = module.load_environment(folder)
+        found = episodes(env, "scripted-careful", server.url, 36, at_once=True)
+    assert all(episode.traces[0].ok for episode in found)
+    assert sum(episode.traces[0].reward for episode in found) > 30
 
 
 @pytest.mark.parametrize("refused", [1, 2])

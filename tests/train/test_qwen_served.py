@@ -148,6 +148,9 @@ def test_a_conversation_that_cannot_be_rendered_is_the_askers_fault(qwen: Pretra
     served = Served(Told([]), qwen, name="q", longest=4000)
     with pytest.raises(RejectedError, match="cannot be rendered"):
         served.complete({"messages": [{"role": "system", "content": None}]})
+    asked = {"messages": [{"role": "user", "content": "a mug"}]}
+    with pytest.raises(RejectedError, match="a tool must be"):
+        served.complete({**asked, "tools": [{"type": "function"}]})
 
 
 def test_what_was_trained_with_qwen3s_template_is_saved_and_served_with_it(

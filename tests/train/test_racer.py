@@ -138,10 +138,21 @@ def test_served_as_the_openai_client_asks(stage: Path) -> None:
                     {"type": "function", "function": {"name": "find_product", "parameters": {}}}
                 ],
             }
-            whole = client.chat.completions.create(**asked)
-            streamed = list(client.chat.completions.create(**asked, stream=True))
+            whole = client.chat.completions.create(**asked, logprobs=True)
+            streamed = list(client.chat.completions.create(**asked, logprobs=True, stream=True))
+            with pytest.raises(openai.BadRequestError, match="tool_choice"):
+                client.chat.completions.create(**asked, tool_choice="required")
+            long = [{"role": "user", "content": "a mug " * 4000}]
+            with pytest.raises(openai.BadRequestError) as refused:
+                client.chat.completions.create(**{**asked, "messages": long})
+            assert refused.value.code == "context_length_exceeded"
         text = "".join(chunk.choices[0].delta.content or "" for chunk in streamed if chunk.choices)
         assert text == whole.choices[0].message.content
+        told = whole.choices[0].logprobs.content
+        assert len(told) == whole.usage.completion_tokens
+        assert all(each.logprob < 0 for each in told)
+        marked = [chunk.choices[0].logprobs for chunk in streamed if chunk.choices]
+        assert [each.content for each in marked if each] == [told]
         assert whole.usage.completion_tokens <= 6
         plain = HttpUpstream(server.url)
         plain.close()

@@ -14,9 +14,10 @@ from torch import nn
 from palio.broker.hangup import asked_by
 from palio.broker.upstream import RejectedError
 from palio.records import Message, UpstreamError
+from palio.train.backends.codec import signature_list
 from palio.train.engine import Engine
 from palio.train.model import Qwen3
-from palio.train.requests import Wish, Written, completion, read_request
+from palio.train.requests import Wish, Written, completion, read_request, read_tools
 from palio.train.rl.sampler import Asked, Decoding, EngineSampler, TransformersSampler
 from palio.train.rl.tokens import TokenLog
 from palio.train.text import assistant_text
@@ -188,6 +189,30 @@ def test_pictures_are_refused_and_developers_are_the_system() -> None:
     for part, told in ((picture, "image_url"), ("a mug", "str")):
         with pytest.raises(RejectedError, match=told):
             read_request({"messages": [{"role": "user", "content": [part]}]}, 9)
+
+
+def test_tools_that_cannot_be_shown_are_the_asker_s_fault() -> None:
+    good = {"type": "function", "function": {"name": "x", "parameters": {"properties": {}}}}
+    bare: dict[str, Any] = {"type": "function", "function": {"name": "x", "parameters": None}}
+    assert read_tools({"tools": [good, bare]}) == [good, bare]
+    assert read_tools({"tools": None}) == read_tools({}) == []
+    for wrong in (
+        "tools",
+        {"a": good},
+        ["x"],
+        [{"type": "function", "name": "x"}],
+        [{"type": "function", "function": {"parameters": {}}}],
+        [{"type": "function", "function": {"name": "x", "parameters": "q"}}],
+        [{"type": "function", "function": {"name": "x", "parameters": {"properties": ["q"]}}}],
+    ):
+        with pytest.raises(RejectedError, match="tool|parameters"):
+            read_tools({"tools": wrong})
+
+
+def test_signatures_take_every_json_schema() -> None:
+    schemas = {"q": {"type": "string"}, "sort": {"enum": ["a", "b"]}, "any": True}
+    function = {"name": "find", "parameters": {"properties": schemas, "required": ["q"]}}
+    assert "\nfind(q, sort?=a|b, any?): " in signature_list([{"function": function}])
 
 
 def test_a_rollout_that_is_trained_on_is_whole(engine: Engine) -> None:

@@ -104,6 +104,26 @@ def read_request(body: Mapping[str, Any], most: int) -> Wish:
     )
 
 
+def read_tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The tools that a request offers, for models that are shown them.
+
+    Raises:
+        RejectedError: they are no list of functions with names.
+    """
+    tools = body.get("tools") or []
+    if not isinstance(tools, list):
+        _refuse("tools must be a list")
+    for tool in tools:
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            _refuse("a tool must be an object with a `function` that has a name")
+        parameters = function.get("parameters")
+        properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+        if not isinstance(parameters, Mapping | None) or not isinstance(properties, Mapping | None):
+            _refuse(f"the parameters of {function['name'][:40]!r} are no JSON schema of an object")
+    return tools
+
+
 def _message(raw: Any) -> Message:
     """One message; unknown fields are ignored, text parts are joined."""
     if not isinstance(raw, Mapping):

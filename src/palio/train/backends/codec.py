@@ -50,13 +50,19 @@ def signature_list(tools: Sequence[Mapping[str, Any]]) -> str:
         names = ", ".join(
             name
             + ("" if name in required else "?")
-            + ("=" + "|".join(map(str, schema["enum"])) if schema.get("enum") else "")
+            + ("=" + "|".join(map(str, enum)) if (enum := _enum(schema)) else "")
             for name, schema in (parameters.get("properties") or {}).items()
         )
         lines.append(f"\n{told['name']}({names}): {told.get('description') or ''}")
     return "The functions; arguments with a question mark may be left out:\n<tools>" + "".join(
         lines
     )
+
+
+def _enum(schema: Any) -> Sequence[Any]:
+    """The values that a parameter may have; a schema may also be `true`."""
+    found = schema.get("enum") if isinstance(schema, Mapping) else None
+    return found if isinstance(found, list | tuple) else ()
 
 
 Listing = Callable[[Sequence[Mapping[str, Any]]], str]

@@ -9,7 +9,7 @@ from typing import Any
 from palio.broker.upstream import RejectedError
 from palio.records import ConfigError, Message
 from palio.train.backends.codec import PretrainedCodec
-from palio.train.requests import Written, completion, read_request
+from palio.train.requests import Written, completion, read_request, read_tools
 from palio.train.rl.sampler import Decoding, Sampler
 from palio.train.transcript import Transcript
 
@@ -51,7 +51,7 @@ class Served:
         """
         wish = read_request(body, MAX_TOKENS)
         with self._lock:
-            ids = self._prompt(wish.messages, body.get("tools") or ())
+            ids = self._prompt(wish.messages, read_tools(body))
         room = self._longest - len(ids)
         if room < 1:
             raise RejectedError(

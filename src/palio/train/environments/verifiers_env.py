@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ __all__ = ["PolicyHarness", "ShopTaskset"]
 
 SECONDS = 3600.0
 """Wall clock of a rollout; verifiers has time-outs of its own, which come first."""
+_PLAYS = ThreadPoolExecutor(1024, thread_name_prefix="palio-verifiers")
+"""Rollouts wait in threads of their own. Asyncio's are 32 at most, and verifiers renders and hashes
+the requests of rollouts there: with rollouts in all of them none would ever be answered."""
 _MOST_BYTES = 16 << 20
 _PLACE: dict[str, Path] = {}
 
@@ -236,7 +240,7 @@ class PolicyHarness(vf.Harness[PolicyConfig]):  # type: ignore[misc]
                     tools=shop.tools,
                 )
 
-        record = await asyncio.to_thread(play)
+        record = await asyncio.get_running_loop().run_in_executor(_PLAYS, play)
         fault = record.fault
         broken = fault is not None and fault.blame != Blame.agent
         return vf.ProgramResult(
