@@ -17,6 +17,7 @@ from palio.cli.main import app
 from palio.records import ConfigError, InputError, IntegrityError, Suite
 from palio.suites.files import write_suite
 from palio.train.checkpoint import checkpoint_folder, checkpoint_name, save_checkpoint
+from palio.train.engine import Engine
 from palio.train.model import Qwen3
 from palio.train.racer import beside, racer_of, racer_spec, with_checkpoints, write_racer
 from palio.train.serving import open_checkpoint
@@ -82,17 +83,28 @@ def open_checkpoint_of(*agents: Path) -> AbstractContextManager[Upstream]:
     return with_checkpoints(Nobody(), agents)
 
 
-def test_it_is_tried_with_its_own_weights(stage: Path, tmp_path: Path) -> None:
+def test_it_is_tried_with_its_own_weights(
+    stage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scripted-careful, who answers for other files, solves these; an untrained model none."""
     agent = tmp_path / "a.py"
     write_racer(stage, agent)
     words = ["agent", "test", str(agent), "--problems", "3", "--driver", "inline", "--json"]
+    real, asked = Engine.complete, list[str]()
+
+    def complete(self: Engine, body: dict[str, Any]) -> dict[str, Any]:
+        asked.append(body["model"])
+        return real(self, body)
+
+    monkeypatch.setattr(Engine, "complete", complete)
     for more, solves in (([], False), (["--model", "scripted-careful"], True)):
         tried = CliRunner().invoke(app, [*words, *more])
         assert tried.exit_code == 0, tried.output
         rows = json.loads(tried.stdout)
         assert any(row["success"]["oro"] for row in rows) == solves
-        assert all(row["inferences"] and not row["fault"] for row in rows)
+        assert sum(row["inferences"] for row in rows) == len(asked) or solves
+        assert {*asked} == (set() if solves else {"a-sft"})
+        asked.clear()
 
 
 def test_no_other_model_answers_in_its_name(stage: Path, tmp_path: Path) -> None:

@@ -183,9 +183,9 @@ async def _json_body(request: web.Request) -> dict[str, Any]:
         raise RequestError(400, f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise RequestError(400, "the body must be a JSON object")
-    if b"\\ud" in data or b"\\uD" in data:  # maybe half a pair, which no tokenizer takes
-        body = clean_value(body)
-    return body
+    halves = b"\\ud" in data or b"\\uD" in data  # maybe of a pair, which no tokenizer takes
+    found: dict[str, Any] = clean_value(body) if halves else body
+    return found
 
 
 def _no_number(name: str) -> None:
