@@ -283,7 +283,7 @@ class _Chain:
         try:
             return hold()
         except ResumeError:
-            if [path.name for path in folder.iterdir()] == [BEGUN]:
+            if [path.name for path in folder.glob("*")] == [BEGUN]:
                 (folder / BEGUN).unlink()
             elif not self.options.redo:
                 raise
