@@ -17,11 +17,12 @@ from palio.broker.upstream import (
     HttpUpstream,
     RejectedError,
     Upstream,
+    ask,
     error_fields,
     error_of,
     scoped,
 )
-from palio.records import ConfigError, FaultCode, UpstreamError
+from palio.records import ConfigError, FaultCode, InputError, IntegrityError, UpstreamError
 from tests.broker.modelserver import ModelServer
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "q"}]}
@@ -205,6 +206,23 @@ def test_errors_come_back_from_the_journal_as_they_were() -> None:
     ):
         again = error_of(json.loads(json.dumps(error_fields(error))))
         assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+def test_only_what_is_wrong_with_a_request_is_blamed_on_who_asked() -> None:
+    class Broken:
+        def __init__(self, error: Exception) -> None:
+            self.error = error
+
+        def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+            raise self.error
+
+    told = ask(Broken(InputError("no conversation", where="w")), dict(BODY))
+    assert isinstance(told, RejectedError)
+    for error in (IntegrityError("weights changed", remedy="r"), ConfigError("c"), OSError("o")):
+        told = ask(Broken(error), dict(BODY))
+        assert isinstance(told, UpstreamError)
+        assert told.code is FaultCode.upstream_server_error
+        assert str(error).split(" (")[0] in told.what
 
 
 def test_null_content_with_a_call_or_thinking_is_a_completion() -> None:

@@ -102,6 +102,15 @@ def test_peak_memory_sees_children() -> None:
     assert memory.peak_mb > 200
 
 
+def test_a_damaged_configuration_is_told_with_its_file(tmp_path: Path) -> None:
+    stages(tmp_path)
+    for damage in (b'{"seed":7,', b"7"):
+        (tmp_path / "config.json").write_bytes(damage)
+        with pytest.raises(ResumeError, match="cannot be read") as caught:
+            stages(tmp_path)
+        assert caught.value.where == str(tmp_path / "config.json")
+
+
 def test_atomic_write_leaves_no_temporary(tmp_path: Path) -> None:
     write_atomically(tmp_path / "a.json", b"{}")
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

@@ -119,8 +119,15 @@ async def ask_async(upstream: AsyncUpstream, body: dict[str, Any]) -> dict[str, 
 def _failure(error: Exception) -> PalioError:
     if isinstance(error, UpstreamError | RejectedError):
         return error
-    if isinstance(error, PalioError):
+    if isinstance(error, InputError):
         return RejectedError(error.what, where=error.where, remedy=error.remedy)
+    if isinstance(error, PalioError):  # a damaged checkpoint, a missing package: not the agent's
+        return UpstreamError(
+            error.what,
+            code=FaultCode.upstream_server_error,
+            where=error.where,
+            remedy=error.remedy,
+        )
     return UpstreamError(
         f"the upstream raised {type(error).__name__}: {error}"[:300],
         code=FaultCode.upstream_server_error,

@@ -107,7 +107,14 @@ class Stages:
         path = self.out / "config.json"
         now = msgspec.json.decode(canonical_json(config))  # as it is read back: tuples are lists
         if path.exists():
-            then = msgspec.json.decode(path.read_bytes())
+            try:
+                then = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+            except msgspec.DecodeError as error:
+                raise ResumeError(
+                    f"what this folder was made with cannot be read: {error}",
+                    where=str(path),
+                    remedy="choose another --out, or put the file back as it was",
+                ) from error
             keys = sorted(k for k in now.keys() | then.keys() if now.get(k) != then.get(k))
             if keys:
                 raise ResumeError(
