@@ -57,24 +57,31 @@ def assert_goes_on(made: Trained, out: Path) -> None:
             assert torch.equal(begin[name], value), "what the run began with"
             continue
         gap = float((begin[name] - value).norm() / value.norm())
-        assert gap < 1e-5, f"{name}: {gap}"
+        assert gap < 1e-5, f"{name}: {gap}"  # an adapter of 16 bits would be 2.7e-3 away
     lost = json.loads((made.stages[0].checkpoint / ROUNDING).read_bytes())["error"]
-    assert lost > 1e-2, "share of it that is wrong in merged bfloat16 weights"
+    assert lost > 0.1, "share of it that is wrong in merged bfloat16 weights: 0.43 was measured"
     first, last = (load_file(each.checkpoint / UNMERGED / ADAPTER) for each in made.stages)
     for name, whole in last.items():
         past = whole[:4] if "lora_A" in name else whole[:, :4]
         assert torch.equal(past, first[name]), "of the stage before, to the bit"
 
 
-def assert_as_alone(made: Trained, alone: Trained, loss: float) -> None:
-    """Losses and what was learned are those of one process."""
+def assert_as_alone(made: Trained, alone: Trained, far: float) -> None:
+    """Losses and what was learned are those of one process.
+
+    Args:
+        far: share of an update that may be another one: where a gradient is all rounding, AdamW
+            steps as far as elsewhere.
+    """
     for each, other in zip(made.stages, alone.stages, strict=True):
         losses = [[row["loss"] for row in read_metrics(one.folder)] for one in (each, other)]
-        assert losses[0] == pytest.approx(losses[1], abs=loss)
+        assert losses[0] == pytest.approx(losses[1], abs=1e-3)
         assert each.counts.keys() == other.counts.keys()
     one, two = (load_file(each.final / UNMERGED / ADAPTER) for each in (alone, made))
-    for name, whole in two.items():
-        assert torch.allclose(whole, one[name], rtol=0, atol=0.1 * float(one[name].abs().max()))
+    for name in (name for name in one if "lora_A" in name):
+        of = name.replace("lora_A", "lora_B")
+        wanted, found = (held[of] @ held[name] for held in (one, two))
+        assert (found - wanted).norm() < far * wanted.norm(), name
 
 
 @pytest.mark.slow
@@ -91,7 +98,7 @@ def test_a_later_stage_by_fsdp_carries_what_was_learned(
     assert_goes_on(alone, one)
     made = trained(twice(start, PLAIN, {**APART, "launch": FSDP}), corpus, two)
     assert_goes_on(made, two)
-    assert_as_alone(made, alone, 1e-3)
+    assert_as_alone(made, alone, 0.2)
 
 
 @pytest.mark.slow
@@ -111,4 +118,4 @@ def test_both_stages_by_zero3_carry_what_was_learned(
     zero = {**APART, "bf16": True, "launch": TORCHRUN, "deepspeed": "zero3"}
     made = trained(twice(start, zero, zero), corpus, tmp_path / "two")
     assert_goes_on(made, tmp_path / "two")
-    assert_as_alone(made, alone, 5e-3)
+    assert_as_alone(made, alone, 0.2)  # 0.08 measured

@@ -116,12 +116,11 @@ def weighed(model: Any) -> dict[str, Tensor]:
 def _whole(weight: Any) -> Tensor:
     """A weight that may lie in shares; of one that DeepSpeed trains, what its optimiser has."""
     if hasattr(weight, "ds_id"):
-        from deepspeed.utils import safe_get_full_fp32_param
-        from deepspeed.zero import GatheredParameters
+        import deepspeed
 
         if weight.requires_grad:
-            return torch.clone(safe_get_full_fp32_param(weight)).float()
-        with GatheredParameters([weight]):
+            return torch.clone(deepspeed.utils.safe_get_full_fp32_param(weight)).float()
+        with deepspeed.zero.GatheredParameters([weight]):
             return weight.detach().float().clone()
     whole: Tensor = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
     return whole.detach().float().clone()
