@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
-import statistics
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -278,17 +276,6 @@ def test_many_runs_at_once_keep_their_records_apart(
         run = session.close()
         assert [event.seq for event in run.events] == list(range(30))
         assert {e.completion.content for e in run.inferences if e.completion} == {f"run {n}"}
-
-
-def test_tool_calls_are_quick(server: BrokerServer, open_session: Open) -> None:
-    with Client(server.register(open_session())) as client:
-        times = []
-        for _ in range(200):
-            started = time.perf_counter()
-            client("GET", "/search/find_product?q=red%20mug")
-            times.append(time.perf_counter() - started)
-    # 0.4 ms on an idle machine; the promise is 2 ms at the median, twice that under load
-    assert statistics.median(times) < 0.004
 
 
 def test_many_threads_may_start_it(open_session: Open) -> None:
