@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
 import socket
@@ -18,6 +17,7 @@ from palio.agents.server import ModelServer
 from palio.broker.hangup import hung_up
 from palio.broker.upstream import HttpUpstream
 from palio.records import ConfigError, FaultCode, InputError, UpstreamError
+from tests.agents.test_server import exchange
 
 ASKED: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "a mug"}]}
 MANY = 40
@@ -36,16 +36,6 @@ class Says:
     def __init__(self, says: Callable[[dict[str, Any]], dict[str, Any]], **more: Any) -> None:
         self.complete = says
         self.__dict__.update(more)
-
-
-def exchange(server: ModelServer, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=30)
-    try:
-        connection.request(method, path, body)
-        reply = connection.getresponse()
-        return reply.status, json.loads(reply.read())
-    finally:
-        connection.close()
 
 
 def post(server: ModelServer, body: bytes) -> tuple[int, Any]:

@@ -179,22 +179,28 @@ def test_the_design_of_a_lab_is_all_but_device_and_workers():
     assert LabConfig(loss_tokens=5).design() != LAB.design()
 
 
-def test_sampled_plans_show_headroom_and_twins_are_named(tmp_path):
-    sampled = msgspec.structs.replace(PLAN, measure="pass@1", samples=8, sampled=20)
+def sampled_page(folder, **pass_at):
+    """The page of a plan with rollouts at temperature 1; some of its runs have one student."""
+    samples = max(int(k) for k in pass_at)
+    sampled = msgspec.structs.replace(PLAN, measure="pass@1", samples=samples, sampled=20)
     runs = [
         msgspec.structs.replace(
             run(arm, seed, first(9)),
             lab=LAB.digest(),
             plan_digest=sampled.digest(),
-            pass_at={"1": 0.5, "8": 0.75},
+            pass_at=pass_at,
             sampled=20,
             checkpoint="same" if (arm, seed) in {("a", 1), ("b", 1), ("b", 2)} else f"{arm}{seed}",
         )
         for arm in "abc"
         for seed in range(3)
     ]
-    write_evidence([sampled], [LabRuns(LAB, runs)], tmp_path, "")
-    page = (tmp_path / "evidence.md").read_text("utf-8")
+    write_evidence([sampled], [LabRuns(LAB, runs)], folder, "")
+    return (folder / "evidence.md").read_text("utf-8")
+
+
+def test_sampled_plans_show_headroom_and_twins_are_named(tmp_path):
+    page = sampled_page(tmp_path, **{"1": 0.5, "8": 0.75})
     assert "| pass@8 | gap | greedy | CAR | greedy: product |" in page
     assert "pass@1, pass@8 and their gap: 20 problems, 8 rollouts of each" in page
     assert "Greedy ASR, its kinds, CAR and invented ids: 20 problems." in page
@@ -208,20 +214,7 @@ def test_sampled_plans_show_headroom_and_twins_are_named(tmp_path):
 
 
 def test_one_rollout_of_each_problem_has_no_headroom_to_show(tmp_path):
-    once = msgspec.structs.replace(PLAN, measure="pass@1", samples=1, sampled=20)
-    runs = [
-        msgspec.structs.replace(
-            run(arm, seed, first(9)),
-            lab=LAB.digest(),
-            plan_digest=once.digest(),
-            pass_at={"1": 0.5},
-            sampled=20,
-        )
-        for arm in "abc"
-        for seed in range(3)
-    ]
-    write_evidence([once], [LabRuns(LAB, runs)], tmp_path, "")
-    page = (tmp_path / "evidence.md").read_text("utf-8")
+    page = sampled_page(tmp_path, **{"1": 0.5})
     assert "| arm | pass@1 by seed | mean | greedy | CAR | greedy: product |" in page
     assert "| a | 50.0, 50.0, 50.0 | **50.0** | 45.0 | 0.500 |" in page
     assert "pass@1: 20 problems, one rollout of each at temperature 1. Greedy ASR" in page
