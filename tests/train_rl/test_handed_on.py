@@ -198,7 +198,7 @@ def test_an_adapter_that_cannot_be_handed_on_is_refused_before_training(
 def test_a_copy_of_a_policy_is_that_policy(toy: PretrainedModel, tmp_path: Path) -> None:
     """A distillation's teacher may be the start."""
     start = hand_on(learn(toy, None, 1e-5, 1), toy, None, tmp_path / "one")
-    codec: Any = SimpleNamespace(tokenizer=None, end=0, pad=0)
+    codec: Any = SimpleNamespace(tokenizer=range(97), end=0, pad=0)
     policy = pretrained_policy(toy, codec, start, 5)
     for name, weight in policy.model.named_parameters():
         if "lora_B" in name:
