@@ -117,7 +117,9 @@ def test_differences_are_paired_by_seed_and_corrected_together():
     assert [s.seed for s in other.seeds] == [0, 1]
     assert not result.complete
     assert result.seeds == 2
-    assert other.p_holm >= other.p_value
+    assert better.p_value < other.p_value
+    assert better.p_holm == pytest.approx(2 * better.p_value), "the smaller of a family of two"
+    assert other.p_holm == pytest.approx(max(2 * better.p_value, other.p_value))
     assert [(s.test.only_a, s.test.only_b) for s in better.seeds] == [(5, 0), (5, 0), (4, 0)]
     assert {effect.measure for effect in result.intents} == {"asr:shop"}
 

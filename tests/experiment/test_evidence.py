@@ -65,6 +65,17 @@ def test_runs_of_another_lab_or_plan_are_left_out(tmp_path):
     assert result.n == 0
 
 
+def test_a_run_with_unscored_problems_is_none(tmp_path):
+    """Code from before examinations had to be whole has made such runs."""
+    *others, last = three_seeds()
+    broken = msgspec.structs.replace(last, n={"overall": 18, "shop": 18}, unscored=2)
+    result, page = told([*others, broken], tmp_path)
+    assert not result.complete
+    assert "2 of 3" in page
+    again, _ = told([*others, broken, last], tmp_path)
+    assert again.complete, "it was made again"
+
+
 def test_a_null_result_is_a_result():
     narrow = [run(arm, seed, first(10, 200)) for arm in "abc" for seed in range(3)]
     effect = analyse(PLAN, narrow).effects[0]
