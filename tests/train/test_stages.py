@@ -16,7 +16,6 @@ from palio.corpus.rows import CorpusRow
 from palio.judging.encoders import default_encoder
 from palio.records import ConfigError, InputError, Message, ResumeError, UpstreamError, to_json
 from palio.train.backends.loop import ChatCodec
-from palio.train.batches import Example
 from palio.train.engine import Engine
 from palio.train.ground import Ground
 from palio.train.model import Qwen3
@@ -25,7 +24,7 @@ from palio.train.requests import with_token_ids
 from palio.train.rollouts import Rollout, Tape, Turn, collect, read_rollouts
 from palio.train.run import Options, train
 from palio.train.settings import Sampling
-from palio.train.stages.kept import Kept, by_bucket, by_reward, keep
+from palio.train.stages.kept import keep
 from palio.train.stages.teacher import TeacherSettings
 from palio.train.text import assistant_text
 from palio.train.tokenizer import ChatTokenizer
@@ -151,48 +150,6 @@ def test_only_successes_are_kept_each_once_and_so_many_a_problem(
     assert kept.counts["no success"] == sum(not each.success for each in [*good, *bad])
     loose = keep([*good, *bad], codec, least=0.3, cap=0, longest=2000, sampled=False)
     assert {row[0].success for row in loose.rows} == {True, False}
-
-
-def kept_of(*rows: tuple[str, float]) -> Kept:
-    """Kept rollouts of some kinds and rewards, each with a row of its own; 1 is a success."""
-    return Kept(
-        [
-            (
-                Rollout(
-                    problem_id=f"p{number}",
-                    kind=kind,
-                    sample=0,
-                    reward=reward,
-                    success=reward == 1.0,
-                    scored=True,
-                    trajectory=None,  # type: ignore[arg-type]
-                ),
-                Example((number, 0), (0,)),
-            )
-            for number, (kind, reward) in enumerate(rows)
-        ],
-        {},
-        0,
-    )
-
-
-def test_a_rollout_is_drawn_in_proportion_to_its_reward() -> None:
-    sources = by_reward(
-        kept_of(("shop", 1.0), ("shop", 0.5), ("product", 0.5), ("shop", 0.25)), 0.6
-    )
-    drawn = {source.name: source.weight / len(source.examples) for source in sources}
-    part = 0.6 / (1.0 + 0.5 + 0.5 + 0.25)
-    assert drawn == pytest.approx(
-        {"rollouts": part, "rollouts-0.5": part / 2, "rollouts-0.25": part / 4}
-    )
-    assert sum(source.weight for source in sources) == pytest.approx(0.6)
-
-
-def test_a_row_stands_as_often_as_the_bucket_of_its_kind_says() -> None:
-    kept = kept_of(("voucher", 1.0), ("product", 1.0), ("shop", 1.0), ("voucher", 1.0))
-    (source,) = by_bucket(kept, 0.5, {"voucher": 3, "shop": 2})
-    assert [example.ids[0] for example in source.examples] == [0, 0, 0, 1, 2, 2, 3, 3, 3]
-    assert source.weight == 0.5
 
 
 def test_what_was_rolled_out_is_not_run_again(ground: Ground, tmp_path: Path) -> None:

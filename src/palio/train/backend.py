@@ -26,7 +26,7 @@ class Talk(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Examples, and their weight: of every batch in our loop, of an epoch in TRL's; any sum."""
+    """Examples and their weight: of parts of batches in our loop, of an epoch with TRL; any sum."""
 
     name: str
     examples: Sequence[Example]

@@ -144,7 +144,7 @@ def mixed(
     previous: Path | None,
     counts: Mapping[str, int],
 ) -> list[Source]:
-    """The rows beside the corpus, which is `mix` of every batch, or with TRL of an epoch.
+    """The rows beside the corpus, which is `mix` of the parts of batches, or with TRL of an epoch.
 
     Args:
         rows: sources of rollouts.

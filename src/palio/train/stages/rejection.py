@@ -25,7 +25,7 @@ class RejectionSettings(SftSettings, frozen=True, omit_defaults=False, forbid_un
 
     Attributes:
         sampling: k rollouts a training problem.
-        mix: share of every batch that is the SFT corpus; with TRL, which shuffles, of an epoch.
+        mix: share of the parts of batches that is the SFT corpus; with TRL, of an epoch.
         least: reward that a rollout needs. 1: strict success under `sampling.profile`. Below 1,
             rollouts are drawn in proportion to their reward.
         cap: rows a problem, all different; 0: all.

@@ -25,7 +25,7 @@ class TeacherSettings(SftSettings, frozen=True, omit_defaults=False, forbid_unkn
     Attributes:
         sampling: `base_url` and `model` name any OpenAI-compatible teacher; a model called
             scripted-* without an address is one of palio's own.
-        mix: share of every batch that is the SFT corpus; with TRL, which shuffles, of an epoch.
+        mix: share of the parts of batches that is the SFT corpus; with TRL, of an epoch.
         buckets: kind of problem -> how often each of its rows stands in an epoch.
         cap: rows a problem, all different; 0: all.
     """
