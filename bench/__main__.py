@@ -78,6 +78,8 @@ GPU_HEAD = """
 
 Written by `python -m bench.gpu --out docs/benchmarks-gpu.json` on a machine that has one: stages at
 the shapes of Qwen3 0.6B and 4B with random weights: what a step costs, nothing of quality.
+"Updates" are those that were timed, after one that warms up. A recipe that trains all weights in
+one process keeps them in float32, in twice the bytes of the rows "sft full" that say bfloat16.
 
 """
 

@@ -129,8 +129,9 @@ def table(found: Mapping[str, Any]) -> str:
         f"{about['device']}, torch {about['torch']}, transformers {about['transformers']}, "
         f"{about['date'][:10]}; bf16, random weights: **{LABEL}**. "
         f"Largest bf16 matrix product: {figure(about.get('matmul_tflop_per_s'))} TFLOP/s.\n\n"
-        "| stage | s/step | steps/s | tokens/s | sampled tokens/s | peak GiB | MFU | of matmul |\n"
-        "|---|---|---|---|---|---|---|---|\n"
+        "| stage | weights | updates | s/step | steps/s | tokens/s | sampled tokens/s | peak GiB "
+        "| MFU | of matmul |\n"
+        "|---|---|---|---|---|---|---|---|---|---|\n"
     )
     names = ("step_seconds", "steps_per_s", "tokens_per_s", "sampled_tokens_per_s", "peak_gib")
     lines = []
@@ -139,14 +140,16 @@ def table(found: Mapping[str, Any]) -> str:
             continue
         if "error" in row:
             short = row["error"].split("\n")[0][:90].replace("|", "/")
-            lines.append(f"| {row['name']} | {short} | | | | | | |\n")
+            lines.append(f"| {row['name']} | {short} | | | | | | | | |\n")
             continue
-        cells = [row["name"], *(figure(row.get(name)) for name in names)]
+        timed = row.get("step_seconds_all")
+        cells = [row["name"], row.get("weights", "-"), str(len(timed)) if timed else "-"]
+        cells += [figure(row.get(name)) for name in names]
         cells += [f"{100 * row[n]:.0f} %" if n in row else "-" for n in ("mfu", "of_matmul")]
         lines.append("| " + " | ".join(cells) + " |\n")
         if "transformers_tokens_per_s" in row:
             peer = figure(row["transformers_tokens_per_s"])
-            lines.append(f"| engine's peer: transformers generate | - | - | {peer} | | | | |\n")
+            lines.append(f"| engine's peer: transformers generate | | | - | - | {peer} | | | | |\n")
     return head + "".join(lines)
 
 

@@ -155,8 +155,12 @@ def write_tokenizer(folder: Path, vocabulary: int) -> None:
     )
 
 
-def pretrained(shape: Shape, folder: Path, *, lora: bool, bf16: bool) -> Any:
-    """The recipe's model table; the adapter is that of `recipes/qwen3-4b.toml`."""
+def pretrained(shape: Shape, folder: Path, *, lora: bool) -> Any:
+    """The recipe's model table; the adapter is that of `recipes/qwen3-4b.toml`.
+
+    Weights that are all trained have 32 bits, as every recipe for one process asks: what a step
+    adds is lost in 16. Autocast computes in 16 either way.
+    """
     from palio.train.recipe import LoraConfig, PretrainedModel
 
     tokenizer = folder / "tokenizer"
@@ -164,7 +168,7 @@ def pretrained(shape: Shape, folder: Path, *, lora: bool, bf16: bool) -> Any:
         write_tokenizer(tokenizer, shape.vocabulary)
     return PretrainedModel(
         path=str(tokenizer),
-        dtype="bfloat16" if bf16 else "float32",
+        dtype="bfloat16" if lora else "float32",
         lora=LoraConfig(rank=32, alpha=64, dropout=0.05) if lora else None,
         shape=shape.config,
     )
@@ -209,10 +213,11 @@ def sft(shape: Shape, size: Size, folder: Path, *, lora: bool) -> dict[str, Any]
         ids = random_ids(shape, size.length, rng)
         rows.append((ids, [token if at % 3 == 0 else -100 for at, token in enumerate(ids)]))
     stage.write_rows(folder, rows)
+    model = pretrained(shape, folder, lora=lora)
     work = stage.SftJob(
         stage="bench",
         folder=str(folder),
-        model=pretrained(shape, folder, lora=lora, bf16=True),
+        model=model,
         settings=settings(size.rows, size.steps + 1),
         seed=0,
         longest=size.length,
@@ -221,7 +226,8 @@ def sft(shape: Shape, size: Size, folder: Path, *, lora: bool) -> dict[str, Any]
     with patch.multiple(stage, load_model=drawn, save_trained=lambda *_: None), until_enough():
         stage.run_job(work, clock)
     forward = shape.forward(size.rows, size.length)
-    return clock.measures(size.rows * size.length, forward * (2 if lora else 3))
+    found = clock.measures(size.rows * size.length, forward * (2 if lora else 3))
+    return {"weights": model.dtype, **found}
 
 
 @contextmanager
@@ -241,7 +247,7 @@ def policy_of(shape: Shape, folder: Path) -> Any:
     from palio.train.backends.weights import load_tokenizer
     from palio.train.rl.policy import TransformersPolicy
 
-    model = pretrained(shape, folder, lora=True, bf16=True)
+    model = pretrained(shape, folder, lora=True)
     codec = PretrainedCodec(load_tokenizer(model, None))
     made = peft.get_peft_model(drawn(model, None, 0), adapter(model.lora))
     return TransformersPolicy(made, codec.tokenizer, codec, lambda *_, **__: None)
@@ -269,7 +275,7 @@ def kto(shape: Shape, size: Size, folder: Path) -> dict[str, Any]:
     with until_enough():
         train_kto(policy_of(shape, folder), rows, chosen, folder, seed=0, report=clock, threads=8)
     forward = shape.forward(size.rows, 2 * half)
-    return clock.measures(size.rows * 2 * half, 5 * forward)
+    return {"weights": "bfloat16", **clock.measures(size.rows * 2 * half, 5 * forward)}
 
 
 class MadeUpRoller:
@@ -347,7 +353,7 @@ def grpo(shape: Shape, size: Size, folder: Path, *, written: int = 64) -> dict[s
     later = list(zip(roller.sampled, roller.seconds, strict=True))[1:]
     found["sampled_tokens_per_s"] = statistics.median(n / s for n, s in later)
     found["sampling_seconds"] = statistics.median(s for _, s in later)
-    return found
+    return {"weights": "bfloat16", **found}
 
 
 def engine(folder: Path, checkpoint: str) -> dict[str, Any]:

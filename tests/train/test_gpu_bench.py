@@ -25,9 +25,10 @@ ROOT = Path(__file__).parents[2]
 def test_shapes_are_qwen3s(name: str, billions: float, tmp_path: Path) -> None:
     shape = SHAPES[name]
     with torch.device("meta"):
-        model = load_model(pretrained(shape, tmp_path, lora=False, bf16=True), None, 0)
+        model = load_model(pretrained(shape, tmp_path, lora=False), None, 0)
     assert {weight.device.type for weight in model.parameters()} == {"meta"}
-    assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    assert pretrained(shape, tmp_path, lora=True).dtype == "bfloat16"
     matrices = sum(weight.numel() for weight in model.parameters() if weight.dim() == 2)
     assert shape.parameters == matrices
     assert shape.parameters / 1e9 == pytest.approx(billions, rel=0.005)
@@ -50,9 +51,10 @@ def test_measures_are_of_the_updates_after_the_first() -> None:
 
 def test_the_table_shows_failures_as_well() -> None:
     about = {"device": "x", "torch": "2", "transformers": "5", "date": "2026-01-01"}
-    rows = [{"name": "sft", "tokens_per_s": 1234.0, "mfu": 0.4}, {"name": "kto", "error": "boom"}]
+    sft = {"name": "sft", "weights": "float32", "step_seconds_all": [1.0, 2.0]}
+    rows = [{**sft, "tokens_per_s": 1234.0, "mfu": 0.4}, {"name": "kto", "error": "boom"}]
     made = table({"machine": about, "rows": rows})
-    assert "| sft | - | - | 1,234 | - | - | 40 % | - |" in made
+    assert "| sft | float32 | 2 | - | - | 1,234 | - | - | 40 % | - |" in made
     assert "| kto | boom |" in made
     assert "mechanics only" in made
 
@@ -74,5 +76,6 @@ def test_every_case_runs_on_a_toy_shape(tmp_path: Path) -> None:
         assert len(row["step_seconds_all"]) == 2
         assert row["tokens_per_s"] > 0
         assert row["label"] == "mechanics only"
+        assert row["weights"] == ("float32" if "full" in name else "bfloat16")
     assert rows["grpo lora tiny 64"]["sampled_tokens_per_s"] > 0
     assert (tmp_path / "gpu.md").read_text().count("\n| ") >= len(rows) - 1
