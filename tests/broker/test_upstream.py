@@ -7,12 +7,17 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from palio.broker.hangup import seconds_left
+from palio.broker.limits import Limits
+from palio.broker.refusals import RunOver
 from palio.broker.relay import run_of_key
+from palio.broker.session import Session
 from palio.broker.upstream import (
     HttpUpstream,
     RejectedError,
@@ -22,7 +27,14 @@ from palio.broker.upstream import (
     error_of,
     scoped,
 )
-from palio.records import ConfigError, FaultCode, InputError, IntegrityError, UpstreamError
+from palio.records import (
+    ConfigError,
+    Ending,
+    FaultCode,
+    InputError,
+    IntegrityError,
+    UpstreamError,
+)
 from tests.broker.modelserver import ModelServer
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "q"}]}
@@ -248,6 +260,32 @@ def test_many_threads_share_one_upstream() -> None:
             replies = list(pool.map(upstream.complete, [dict(BODY) for _ in range(16)]))
     assert len(replies) == 16
     assert time.monotonic() - started < 2.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "gone", "ending"), [(1.0, 0.0, Ending.infra), (10.0, 9.0, Ending.timed_out)]
+)
+def test_a_try_ends_with_its_run_and_only_half_a_run_of_silence_is_the_server_s(
+    open_session: Callable[..., Session], seconds: float, gone: float, ending: Ending
+) -> None:
+    """As at the broker, which closes with the run; each try of this server would fail later."""
+    ahead = 0.0
+    with (
+        ModelServer("silent").running() as server,
+        HttpUpstream(server.url, timeout_s=2.0, sleep=Waits()) as upstream,
+    ):
+        session = open_session(
+            upstream, Limits(seconds=seconds), clock=lambda: time.monotonic() + ahead
+        )
+        ahead = gone
+        with pytest.raises(RunOver, match="are over"):
+            session.complete(dict(BODY))
+        assert len(server.bodies) == 1, "who has no time left asks no second time"
+        assert seconds_left() is None
+    run = session.close(Ending.timed_out)
+    assert run.inferences[0].finish_reason == "pending"
+    assert run.ending is ending
+    assert (run.fault.code if run.fault else 0) == (0 if gone else FaultCode.upstream_timed_out)
 
 
 def test_close_ends_its_thread() -> None:

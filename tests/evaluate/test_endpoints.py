@@ -26,6 +26,7 @@ from palio.records import UpstreamError
 from palio.suites.files import read_suite
 from tests.evaluate.test_cli import Flaky, hash_of
 from tests.evaluate.test_pin import Shop, call, refused
+from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +45,18 @@ class Endpoint(ModelServer):
     def __init__(self, body: bytes, status: int = 200, delay: float = 0.0) -> None:
         super().__init__(ScriptedUpstream())
         self.body, self.status, self.delay = body, status, delay
+        self.asked = self.left = 0
         self.app = web.Application()
         self.app.router.add_post("/v1/chat/completions", self.answer)
 
     async def answer(self, request: web.Request) -> web.Response:
         await request.read()
-        await asyncio.sleep(self.delay)
+        self.asked += 1
+        try:
+            await asyncio.sleep(self.delay)
+        except asyncio.CancelledError:  # who asked has hung up
+            self.left += 1
+            raise
         return web.Response(body=self.body, status=self.status, content_type="text/html")
 
 
@@ -84,13 +91,19 @@ def test_an_endpoint_that_answers_nonsense_scores_nobody_0(
     assert not (tmp_path / "out" / "results.json").exists()
 
 
-def test_a_slow_endpoint_is_the_platform_s_fault(shop: Shop, tmp_path: Path) -> None:
+def test_a_slow_endpoint_is_the_platform_s_fault_and_asked_no_longer_than_a_rollout_lasts(
+    shop: Shop, tmp_path: Path
+) -> None:
+    """A try of its own would wait for 120 s, and the server answers within half of that."""
     with Endpoint(completion(content="x"), delay=60) as server:
         words = ("--base-url", server.url, "--model", "m", "--limit", 2, "--seconds", 1)
         why = refused(UpstreamError, "run", *shop.given, "--out", tmp_path / "out", *words)
+        wait_for(lambda: server.left == server.asked)
+    assert server.asked == 2, "and nobody asks again for a run that is over"
     assert "nothing could be scored" in why
     scores = read_scores(tmp_path / "out" / "greedy").values()
     assert {score.status for score in scores} == {"unscored"}
+    assert {score.fault and score.fault.code for score in scores} == {3005}
 
 
 def test_what_a_model_says_wrongly_is_its_own_failure(shop: Shop, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from palio.sandbox.spec import Driver
 from tests.broker.conftest import Replies, completion
 from tests.sandbox.conftest import Outcome
 from tests.sandbox.enclosures import outcome_of, processes_of, tiny_session
+from tests.waiting import wait_for
 
 GOOD = """
 def agent_main(problem):
@@ -238,10 +239,3 @@ def test_clock_chance_and_hash_order_are_the_same_in_every_run(processed: Outcom
     fixed = random_of_five = 2
     for at, (mine, theirs) in enumerate(zip(first[0]["chance"], other[0]["chance"], strict=True)):
         assert (mine == theirs) == (at == fixed == random_of_five), at
-
-
-def wait_for(condition: Any, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -16,7 +16,8 @@ import pytest
 from palio.sandbox.docker import DockerDriver
 from tests.sandbox.conftest import driver_or_skip
 from tests.sandbox.enclosures import outcome_of, processes_of, tiny_session
-from tests.sandbox.test_conformance import FAMILY, GOOD, wait_for
+from tests.sandbox.test_conformance import FAMILY, GOOD
+from tests.waiting import wait_for
 
 FAKE = Path(__file__).parent / "fake_docker.py"
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from palio.broker.closing import pending_fault, run_trajectory
+from palio.broker.hangup import asked_within
 from palio.broker.journal import RunJournal, packed
 from palio.broker.keeping import Keeper, Ticket
 from palio.broker.limits import ARGUMENT_BYTES, Limits
@@ -314,11 +315,16 @@ class Session:
     def complete(self, body: Any) -> dict[str, Any]:
         """One chat completion through the record, for callers in this process.
 
+        A model server is asked until the deadline at most, as by the broker, which closes with the
+        run; what had not come by then is judged when the run is closed, see `pending_fault`.
+
         Raises:
             RefusedError, UpstreamError, RunOver: see begin_inference and finish_inference.
         """
         ticket = self.begin_inference(body)
-        return self.finish_inference(ticket, ask(self.upstream, ticket.body))
+        with asked_within(lambda: self.remaining_s):
+            answer = ask(self.upstream, ticket.body)
+        return self.finish_inference(ticket, answer)
 
     def close(
         self, ending: Ending | None = None, fault: Fault | None = None, claim: Any = None

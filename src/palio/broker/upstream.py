@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from palio.broker.hangup import seconds_left
 from palio.broker.relay import run_key
 from palio.broker.wire import garbage, load_json, read_completion
 from palio.records import ConfigError, FaultCode, InputError, PalioError, UpstreamError
@@ -143,7 +144,7 @@ class HttpUpstream:
     Args:
         url: base URL with the version, e.g. http://127.0.0.1:8000/v1.
         api_key: sent as a bearer token, "" for none.
-        timeout_s: seconds for one try.
+        timeout_s: seconds for one try; no try outlives the run that it is made for (`hangup`).
         retries: tries after the first one, on 429, 5xx, time-outs, broken connections and garbage.
         model: when set, replaces the model that every request names.
         backoff_s: wait before the first retry; it doubles each time, and each wait is drawn from
@@ -203,9 +204,15 @@ class HttpUpstream:
         return _RunUpstream(self, run_key(self._key, run))
 
     def complete(self, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
-        """See `Upstream.complete`; blocks the calling thread."""
-        asked = self._complete(body, self._key if key is None else key)
-        return self._loop.submit(asked).result()
+        """See `Upstream.complete`; blocks the calling thread, until its run is over at most."""
+        asked = self._loop.submit(self._complete(body, self._key if key is None else key))
+        left = seconds_left()
+        try:
+            return asked.result(left)
+        except TimeoutError as error:
+            asked.cancel()  # the connection is closed, and the server sees that nobody waits
+            what = f"no answer within the {left:g} s that the run had left"
+            raise self._error(what, FaultCode.upstream_timed_out) from error
 
     async def acomplete(self, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
         """See `Upstream.complete`; for callers on any event loop."""
