@@ -24,6 +24,7 @@ class Count:
     def __init__(self, steps: int) -> None:
         self.left = steps
         self.done: Future[int] = Future()
+        self.gone = threading.Event()
 
 
 class Counter:

@@ -138,6 +138,16 @@ def test_the_tokens_that_are_told_join_to_the_text(tokenizer: ChatTokenizer) -> 
     assert "".join(each["token"] for each in plain) == "need blue wool<|im_end|>"
 
 
+def test_an_answer_that_a_stop_string_ended_tells_its_tokens_and_no_more(
+    tokenizer: ChatTokenizer,
+) -> None:
+    more = {"stop": "red", "logprobs": True, "return_token_ids": True}
+    found = made(tokenizer, "blue wool, red wool", **more)
+    entries = found["logprobs"]["content"]
+    assert "".join(each["token"] for each in entries) == "blue wool, red"
+    assert len(entries) == len(found["token_ids"])
+
+
 # ---- what cannot be honoured
 
 

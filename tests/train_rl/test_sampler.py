@@ -22,6 +22,7 @@ from palio.train.rl.sampler import (
     CompletionsSampler,
     Decoding,
     EngineSampler,
+    Hear,
     QueuedSampler,
     Sampled,
     Sampler,
@@ -310,9 +311,9 @@ class Ending(QueuedSampler):
         self.asked = threading.Event()
         self._worker.start()
 
-    def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
+    def sample(self, ids: Sequence[int], decoding: Decoding, hear: Hear | None = None) -> Sampled:
         threading.Timer(0.1, self.asked.set).start()
-        return super().sample(ids, decoding)
+        return super().sample(ids, decoding, hear)
 
     def _work(self) -> None:
         self.asked.wait(20)

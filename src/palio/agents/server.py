@@ -1,7 +1,8 @@
 """Any upstream becomes an OpenAI-compatible model server; the `openai` client works unchanged.
 
 Routes: POST /v1/chat/completions (whole, or as server-sent events with "stream": true),
-GET /v1/models, GET /v1/models/{id}, GET /health. A stream begins when the answer is whole.
+GET /v1/models, GET /v1/models/{id}, GET /health. An upstream that streams is streamed token by
+token; of another one a stream begins when the answer is whole.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ import hmac
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
 from palio.broker.hangup import asked_by
-from palio.broker.streaming import sse_events
+from palio.broker.streaming import DONE, StreamingUpstream, sse_event, sse_events, wants_usage
 from palio.broker.upstream import RejectedError, Upstream
 from palio.broker.wire import clean_value
 from palio.records import ConfigError, FaultCode, PalioError, UpstreamError
 
+T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 CLIENTS = logging.getLogger(f"{__name__}.clients")
 """What aiohttp says of clients' broken requests; by default nobody is told."""
@@ -59,8 +61,9 @@ def make_app(
     """The server's application.
 
     Args:
-        upstream: who answers; called from worker threads, up to `AT_ONCE`. Where it has an
-            `identity`, digests of weights, tokenizer and template, the list of models tells it;
+        upstream: who answers; called from worker threads, up to `AT_ONCE`. One that can stream
+            (`StreamingUpstream`) is asked for a stream where the client asks for one. Where it has
+            an `identity`, digests of weights, tokenizer and template, the list of models tells it;
             where it is `alive` no more, its health is told as that.
         models: names to list and to accept; None: the upstream's own `models`, else any name.
         api_key: when set, requests must carry it as a bearer token.
@@ -81,18 +84,29 @@ async def openai_errors(request: web.Request, handler: Any) -> web.StreamRespons
     """Every refusal, ours or aiohttp's, and every failure as an OpenAI error body."""
     try:
         response: web.StreamResponse = await handler(request)
-    except RequestError as error:
-        return web.json_response(error.body, status=error.status)
-    except web.HTTPException as error:
-        refusal = RequestError(error.status, error.reason)
-        return web.json_response(refusal.body, status=error.status)
-    except (ConnectionError, web.RequestPayloadError) as error:
-        return web.json_response(RequestError(400, f"broken request: {error}").body, status=400)
-    except Exception as error:
-        LOG.exception("a request to %s could not be answered", request.path)
-        refusal = RequestError(500, f"the server broke: {type(error).__name__}: {error}"[:300])
-        return web.json_response(refusal.body, status=500)
+    except Exception as error:  # noqa: BLE001 - whoever asks must hear of it
+        refusal = as_refusal(request, error)
+        return web.json_response(refusal.body, status=refusal.status)
     return response
+
+
+def as_refusal(request: web.Request, error: Exception) -> RequestError:
+    """What a client is told of whatever went wrong with its request; bugs are logged."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, RejectedError):
+        code = "context_length_exceeded" if "context length" in str(error) else ""
+        return RequestError(400, str(error), code)
+    if isinstance(error, UpstreamError):
+        return RequestError(_STATUS.get(FaultCode(error.code), 500), str(error))
+    if isinstance(error, PalioError):
+        return RequestError(400, str(error))
+    if isinstance(error, web.HTTPException):
+        return RequestError(error.status, error.reason)
+    if isinstance(error, ConnectionError | web.RequestPayloadError):
+        return RequestError(400, f"broken request: {error}")
+    LOG.error("a request to %s could not be answered", request.path, exc_info=error)
+    return RequestError(500, f"the server broke: {type(error).__name__}: {error}"[:300])
 
 
 class Routes:
@@ -137,28 +151,66 @@ class Routes:
             raise RequestError(400, "`messages` must be a non-empty list")
         if body.get("stream") not in (None, True, False):
             raise RequestError(400, "`stream` must be true or false")
+        if body.get("stream") and isinstance(self.upstream, StreamingUpstream):
+            return await self._streamed(request, body, self.upstream)
         gone = threading.Event()
         try:
-            loop = asyncio.get_running_loop()
-            answer = await loop.run_in_executor(self._threads, self._ask, body, gone)
-        except RejectedError as error:
-            code = "context_length_exceeded" if "context length" in str(error) else ""
-            raise RequestError(400, str(error), code) from error
-        except UpstreamError as error:
-            raise RequestError(_STATUS.get(FaultCode(error.code), 500), str(error)) from error
-        except PalioError as error:
-            raise RequestError(400, str(error)) from error
+            answer = await self._in_thread(gone, self.upstream.complete, body)
         finally:
             gone.set()  # nobody waits any more: it is answered, or its client has hung up
         self.served += 1
         if not body.get("stream"):
             return web.json_response(answer)
-        return await _stream(request, body, answer)
+        response = await _begun(request)
+        for event in sse_events(answer, include_usage=wants_usage(body)):
+            await response.write(event)
+        await response.write_eof()
+        return response
 
-    def _ask(self, body: dict[str, Any], gone: threading.Event) -> dict[str, Any]:
-        """In a thread of its own."""
-        with asked_by(gone):
-            return self.upstream.complete(body)
+    async def _streamed(
+        self, request: web.Request, body: dict[str, Any], upstream: StreamingUpstream
+    ) -> web.StreamResponse:
+        """Events as they are told.
+
+        What fails before the first is a refusal like any other; what fails later is the last event,
+        and no end mark says that the answer is whole.
+        """
+        loop = asyncio.get_running_loop()
+        gone, events = threading.Event(), asyncio.Queue[bytes | Exception]()
+
+        def put(event: bytes | Exception) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+        asked = self._in_thread(gone, _tell_all, upstream, body, put)
+        try:
+            event = await events.get()
+            if isinstance(event, Exception):
+                raise event
+            response = await _begun(request)
+            while isinstance(event, bytes) and event != DONE:
+                await response.write(event)
+                event = await events.get()
+            if isinstance(event, Exception):
+                event = sse_event(as_refusal(request, event).body)
+            else:
+                self.served += 1
+            await response.write(event)
+            await response.write_eof()
+            return response
+        finally:
+            gone.set()
+            asked.cancel()  # its failure stands among the events
+
+    def _in_thread(
+        self, gone: threading.Event, ask: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """What a client asks for, who has hung up when `gone` is set, in a thread of its own."""
+
+        def asked() -> T:
+            with asked_by(gone):
+                return ask(*args)
+
+        return asyncio.get_running_loop().run_in_executor(self._threads, asked)
 
     def _check_key(self, request: web.Request) -> None:
         given = request.headers.get("Authorization", "")
@@ -192,18 +244,23 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
-async def _stream(
-    request: web.Request, body: Mapping[str, Any], answer: Mapping[str, Any]
-) -> web.StreamResponse:
+async def _begun(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     response.headers["Cache-Control"] = "no-cache"
     await response.prepare(request)
-    options = body.get("stream_options") or {}
-    usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
-    for event in sse_events(answer, include_usage=usage):
-        await response.write(event)
-    await response.write_eof()
     return response
+
+
+def _tell_all(
+    upstream: StreamingUpstream, body: dict[str, Any], put: Callable[[bytes | Exception], None]
+) -> None:
+    """In a thread of its own: all events of an answer; the last is the end mark or a failure."""
+    try:
+        upstream.stream(body, lambda chunk: put(sse_event(chunk)))
+    except Exception as error:  # noqa: BLE001 - whoever asks must hear of it
+        put(error)
+    else:
+        put(DONE)
 
 
 def _model(name: str, told: Mapping[str, str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 _GONE: ContextVar[threading.Event | None] = ContextVar("palio_client_gone", default=None)
+_NEVER = threading.Event()
 _LEFT: ContextVar[Callable[[], float] | None] = ContextVar("palio_seconds_left", default=None)
 
 
@@ -26,10 +27,14 @@ def asked_by(gone: threading.Event) -> Iterator[None]:
         _GONE.reset(before)
 
 
+def client_gone() -> threading.Event:
+    """Is set once nobody waits any more for what this thread does; never without a client."""
+    return _GONE.get() or _NEVER
+
+
 def hung_up() -> bool:
     """Whether nobody waits any more for what this thread does."""
-    gone = _GONE.get()
-    return gone is not None and gone.is_set()
+    return client_gone().is_set()
 
 
 @contextmanager

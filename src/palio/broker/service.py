@@ -24,7 +24,7 @@ from palio.broker.routes import (
     tool_reply,
 )
 from palio.broker.session import Session
-from palio.broker.streaming import sse_events
+from palio.broker.streaming import sse_events, wants_usage
 from palio.broker.upstream import AsyncUpstream, ask, ask_async
 from palio.broker.wire import load_json
 from palio.records import InputError, PalioError
@@ -187,9 +187,7 @@ async def _stream(
 ) -> web.StreamResponse:
     stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await stream.prepare(request)
-    options = body.get("stream_options")
-    usage = isinstance(options, dict) and bool(options.get("include_usage"))
-    for event in sse_events(answer, include_usage=usage):
+    for event in sse_events(answer, include_usage=wants_usage(body)):
         await stream.write(event)
     await stream.write_eof()
     return stream

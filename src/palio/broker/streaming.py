@@ -1,17 +1,43 @@
 """A whole completion as the server-sent events that a streaming client puts together again.
 
-The record needs whole answers, and nonces stand in whole calls, so the upstream is never streamed;
-a client that asked for a stream gets the answer in pieces all the same.
+The record needs whole answers, and nonces stand in whole calls, so the broker never streams from an
+upstream; a client that asked for a stream gets the answer in pieces all the same. A server of a
+model streams from those that can (`StreamingUpstream`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 PIECE = 2000
 """Characters of text in one event."""
+DONE = b"data: [DONE]\n\n"
+"""Ends a stream that is whole."""
+Tell = Callable[[dict[str, Any]], None]
+"""Takes the chunks of a stream in their order, in OpenAI's form."""
+
+
+@runtime_checkable
+class StreamingUpstream(Protocol):
+    """An upstream that can answer piece by piece; see `upstream.Upstream`."""
+
+    def stream(self, body: dict[str, Any], tell: Tell) -> None:
+        """Answer a request, and tell each piece as soon as it is there.
+
+        Put together, the chunks are what `complete` answers to the same request and seed. The last
+        has the usage, where `wants_usage`. Nothing is told before the model wrote something.
+
+        Raises:
+            UpstreamError, RejectedError: as `complete` does; what was told by then is no answer.
+        """
+
+
+def wants_usage(body: Mapping[str, Any]) -> bool:
+    """Whether a request for a stream asks for its usage."""
+    options = body.get("stream_options")
+    return isinstance(options, Mapping) and bool(options.get("include_usage"))
 
 
 def sse_events(answer: Mapping[str, Any], *, include_usage: bool = False) -> Iterator[bytes]:
@@ -33,8 +59,8 @@ def sse_events(answer: Mapping[str, Any], *, include_usage: bool = False) -> Ite
         finish = choice.get("finish_reason") or "stop"
         yield _event(frame, {"index": index, "delta": {}, "finish_reason": finish})
     if include_usage:
-        yield _data({**frame, "choices": [], "usage": usage})
-    yield b"data: [DONE]\n\n"
+        yield sse_event({**frame, "choices": [], "usage": usage})
+    yield DONE
 
 
 def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -61,9 +87,10 @@ def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _event(frame: Mapping[str, Any], choice: Mapping[str, Any]) -> bytes:
-    return _data({**frame, "choices": [choice]})
+    return sse_event({**frame, "choices": [choice]})
 
 
-def _data(chunk: Mapping[str, Any]) -> bytes:
+def sse_event(chunk: Mapping[str, Any]) -> bytes:
+    """One server-sent event."""
     text = json.dumps(chunk, ensure_ascii=False, separators=(",", ":"))
     return f"data: {text}\n\n".encode("utf-8", "replace")

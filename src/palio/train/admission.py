@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, Generic, Protocol, TypeVar
 
 from palio.broker.hangup import hung_up
@@ -13,9 +13,10 @@ from palio.records import FaultCode, UpstreamError
 
 
 class Job(Protocol):
-    """What somebody waits for."""
+    """What somebody waits for, until `gone` is set."""
 
     done: Future[Any]
+    gone: Event
 
 
 J = TypeVar("J", bound=Job)
@@ -97,9 +98,9 @@ class Slots(Generic[J]):
 
     def _forget(self) -> None:
         """Let go of what nobody waits for: its slot is another's."""
-        self.waiting = [job for job in self.waiting if not job.done.cancelled()]
+        self.waiting = [job for job in self.waiting if not unwanted(job)]
         for slot in self.all:
-            if slot.job is not None and slot.job.done.cancelled():
+            if slot.job is not None and unwanted(slot.job):
                 self.release(slot)
 
     def _receive(self) -> bool:
@@ -122,11 +123,17 @@ def common(held: Sequence[int], ids: Sequence[int]) -> int:
     return next(at for at in range(most) if held[at] != ids[at])
 
 
+def unwanted(job: Job) -> bool:
+    """Whether nobody waits for a job any more."""
+    return job.gone.is_set() or job.done.cancelled()
+
+
 def answered(done: Future[T], worker: Thread, who: str) -> T:
     """The result of a job, once it is there; a worker that ended without it is not waited for.
 
     A job may reach an inbox just after its worker has looked into it for the last time. One whose
-    client has hung up (`broker.hangup`) is cancelled, which its worker sees at the next step.
+    client has hung up (`broker.hangup`) is cancelled; its worker sees the one or the other at the
+    next step.
 
     Raises:
         UpstreamError: the worker is gone, or the client is.
@@ -135,10 +142,49 @@ def answered(done: Future[T], worker: Thread, who: str) -> T:
         try:
             return done.result(_LOOK_S)
         except TimeoutError:
-            if hung_up() and done.cancel():
-                raise broken("who asked has hung up") from None
-            if not worker.is_alive() and not done.done():
-                raise broken(f"the {who} is closed") from None
+            _look(done, worker, who)
+
+
+class Listening:
+    """The thread that waits for a job hears of its tokens.
+
+    Args:
+        hear: called in that thread after some more of them; False: it has had enough.
+    """
+
+    def __init__(self, hear: Callable[[], bool]) -> None:
+        self._hear = hear
+        self._news = Event()
+
+    def told(self) -> None:
+        """The worker's: there is a token more."""
+        self._news.set()
+
+    def until(self, done: Future[Any], worker: Thread, who: str) -> None:
+        """Hear until the job is done or enough was heard; then it is cancelled.
+
+        Raises:
+            UpstreamError: see `answered`; who hangs up is noticed at the next token.
+        """
+        done.add_done_callback(lambda _: self._news.set())
+        try:
+            while not done.done():
+                self._news.wait(_LOOK_S)
+                self._news.clear()
+                _look(done, worker, who)
+                if not done.done() and not self._hear():
+                    return
+        finally:
+            done.cancel()  # of no effect where it is done
+        done.result()
+
+
+def _look(done: Future[Any], worker: Thread, who: str) -> None:
+    """Whether there is still somebody to wait for, and somebody who waits."""
+    if hung_up() and done.cancel():
+        raise broken("who asked has hung up") from None
+    if not worker.is_alive() and not done.done():
+        raise broken(f"the {who} is closed") from None
 
 
 def tell(done: Future[T], result: T) -> None:

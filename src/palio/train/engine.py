@@ -12,18 +12,22 @@ import random
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from palio.broker.hangup import client_gone
+from palio.broker.streaming import Tell
 from palio.broker.upstream import RejectedError
-from palio.train.admission import Slot, Slots, answered, broken, common, tell
+from palio.train.admission import Listening, Slot, Slots, answered, broken, common, tell
 from palio.train.cache import Decoder
 from palio.train.checkpoint import checkpoint_name, load_checkpoint
 from palio.train.model import Qwen3
 from palio.train.requests import Wish, Written, completion, read_request
+from palio.train.streamed import Stream
 from palio.train.tokenizer import ChatTokenizer
 from palio.train.transcript import Transcript
 
@@ -44,9 +48,11 @@ class Sampled(NamedTuple):
 
 
 class _Job:
-    """A completion on its way; `logprobs` is None where nobody wants them."""
+    """A completion on its way; `logprobs` is None where nobody wants them, `heard` nobody hears."""
 
-    def __init__(self, wish: Wish, ids: list[int], *, scored: bool = False) -> None:
+    def __init__(
+        self, wish: Wish, ids: list[int], *, scored: bool = False, stream: Stream | None = None
+    ) -> None:
         self.wish = wish
         self.ids = ids
         self.rng = random.Random(wish.seed)
@@ -54,6 +60,11 @@ class _Job:
         self.logprobs: list[float] | None = [] if scored else None
         self.waited = 0
         self.done: Future[list[int]] = Future()
+        self.gone = client_gone()
+        self.heard = Listening(partial(self._hear, stream)) if stream else None
+
+    def _hear(self, stream: Stream) -> bool:
+        return stream.hear(self.written, self.logprobs or ())
 
 
 _Slot = Slot[_Job]
@@ -140,23 +151,29 @@ class Engine:
             RejectedError: the request is malformed or longer than the model's context.
             UpstreamError: the engine is closed or broke.
         """
+        return self._answer(body)
+
+    def stream(self, body: dict[str, Any], tell: Tell) -> None:
+        """The same as chunks, told while it is written; see `StreamingUpstream`."""
+        self._answer(body, tell)
+
+    def _answer(self, body: dict[str, Any], tell: Tell | None = None) -> dict[str, Any]:
         wish = read_request(body, self.max_tokens)
         with self._lock:
             ids = self._transcript.prompt(wish.messages)
-        job = self._finished(wish, ids, scored=wish.logprobs)
-        with self._lock:
             self._count += 1
-            number = self._count
-            self._transcript.remember(ids, job.written)
-        return completion(
-            body,
-            wish,
-            Written(ids, job.written, job.logprobs or ()),
-            self._tokenizer.decode,
-            end=self._tokenizer.end,
-            name=self.name,
-            number=number,
-        )
+            of_it: dict[str, Any] = {"name": self.name, "number": self._count}
+        decode = self._tokenizer.decode
+        stream = Stream(body, wish, ids, decode, tell=tell, **of_it) if tell else None
+        job = self._finished(wish, ids, scored=wish.logprobs, stream=stream)
+        written = list(job.written)  # what a stop string ended may get a token more
+        with self._lock:
+            self._transcript.remember(ids, written)
+        known = Written(ids, written, job.logprobs or ())
+        answer = completion(body, wish, known, decode, end=self._tokenizer.end, **of_it)
+        if stream:
+            stream.end(answer)
+        return answer
 
     def sample(
         self, ids: Sequence[int], *, max_tokens: int, temperature: float, top_p: float, seed: int
@@ -170,8 +187,10 @@ class Engine:
         job = self._finished(Wish((), max_tokens, temperature, top_p, seed), list(ids), scored=True)
         return Sampled(job.written, job.logprobs or [])
 
-    def _finished(self, wish: Wish, ids: list[int], *, scored: bool) -> _Job:
-        """The job of a prompt, when it is done."""
+    def _finished(
+        self, wish: Wish, ids: list[int], *, scored: bool, stream: Stream | None = None
+    ) -> _Job:
+        """The job of a prompt, when it is done, or enough of it heard."""
         room = self._decoder.model.config.max_positions - len(ids)
         if room < 1:
             raise RejectedError(
@@ -180,11 +199,12 @@ class Engine:
                 remedy="end the conversation earlier",
             )
         wish = wish._replace(max_tokens=min(wish.max_tokens, room))
-        job = _Job(wish, ids, scored=scored)
+        job = _Job(wish, ids, scored=scored, stream=stream)
         if self._closed:
             raise broken("the engine is closed")
         self._inbox.put(job)
-        answered(job.done, self._worker, "engine")
+        wait = job.heard.until if job.heard else answered
+        wait(job.done, self._worker, "engine")
         return job
 
     def close(self) -> None:
@@ -261,6 +281,8 @@ class Engine:
             if job.logprobs is not None:
                 chances = torch.log_softmax(logits[place] / (job.wish.temperature or 1.0), -1)
                 job.logprobs.append(float(chances[token]))
+            if job.heard is not None:
+                job.heard.told()
             if token == self._tokenizer.end or len(job.written) >= job.wish.max_tokens:
                 self._slots.release(slot)
                 tell(job.done, job.written)

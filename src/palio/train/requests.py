@@ -11,6 +11,7 @@ import msgspec
 
 from palio.broker.upstream import RejectedError
 from palio.records import Message
+from palio.train.growing import Growing
 from palio.train.text import END, parse_assistant
 
 STOPS = 16
@@ -223,15 +224,15 @@ def completion(
         number: of the completion.
     """
     ids, text, stopped = _stopped(list(written.ids), decode, wish.stop)
-    message = parse_assistant(text, call_ids=f"call_{len(wish.messages)}")
-    if not wish.parallel:
-        message = msgspec.structs.replace(message, tool_calls=message.tool_calls[:1])
+    message = read_turn(text, wish)
     ended = stopped or ids[-1:] == [end]
     finish = ("tool_calls" if message.tool_calls else "stop") if ended else "length"
     model = str(body.get("model") or name)
     answer = response(model, number, message, finish, len(written.prompt), len(ids))
     if wish.logprobs:
-        answer["choices"][0]["logprobs"] = _told_logprobs(ids, written.logprobs, decode)
+        told = Told(decode)
+        told.read(ids, written.logprobs[: len(ids)])
+        answer["choices"][0]["logprobs"] = {"content": told.entries, "refusal": None}
     return with_token_ids(answer, written.prompt, ids) if body.get("return_token_ids") else answer
 
 
@@ -251,28 +252,44 @@ def _stopped(
     return ids[: count + 1], text[:first], True
 
 
-def _told_logprobs(
-    ids: Sequence[int], logprobs: Sequence[float], decode: Callable[[list[int]], str]
-) -> dict[str, Any]:
-    """OpenAI's form; the tokens joined are the text, with the end mark where the turn ended.
+def read_turn(text: str, wish: Wish) -> Message:
+    """The message that a turn of a model is, or the beginning of one, as a request wants it."""
+    message = parse_assistant(text, call_ids=f"call_{len(wish.messages)}")
+    if wish.parallel:
+        return message
+    return msgspec.structs.replace(message, tool_calls=message.tool_calls[:1])
+
+
+class Told:
+    """Log-probabilities in OpenAI's form; the tokens joined are the text, the end mark included.
 
     A token by itself may have another text: half a character, or a word without the space before.
+
+    Attributes:
+        entries: one for each token.
+        lengths: of the text up to each token, in characters.
     """
-    told = []
-    before = ""
-    for count, (token, logprob) in enumerate(zip(ids, logprobs, strict=True), 1):
-        now = decode(list(ids[:count]))
-        piece = now[len(before) :] if now.startswith(before) else decode([token])
-        before = now
-        told.append(
-            {
-                "token": piece,
-                "logprob": logprob,
-                "bytes": list(piece.encode()),
-                "top_logprobs": [],
-            }
-        )
-    return {"content": told, "refusal": None}
+
+    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+        self._decode, self._growing = decode, Growing(decode)
+        self.entries: list[dict[str, Any]] = []
+        self.lengths: list[int] = []
+
+    @property
+    def text(self) -> str:
+        """Of all tokens so far."""
+        return self._growing.text
+
+    def read(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        """Add some more tokens."""
+        for token, logprob in zip(ids, logprobs, strict=True):
+            before = self.text
+            self._growing.add([token])
+            goes_on = self.text.startswith(before)
+            piece = self.text[len(before) :] if goes_on else self._decode([token])
+            of_text = {"token": piece, "logprob": logprob, "bytes": list(piece.encode())}
+            self.entries.append({**of_text, "top_logprobs": []})
+            self.lengths.append(len(self.text))
 
 
 def response(
@@ -282,10 +299,7 @@ def response(
     plain = message.to_openai()
     plain.setdefault("content", None)
     return {
-        "id": f"chatcmpl-{number}",
-        "object": "chat.completion",
-        "created": 0,
-        "model": model,
+        **frame(model, number),
         "choices": [{"index": 0, "message": plain, "finish_reason": finish, "logprobs": None}],
         "usage": {
             "prompt_tokens": prompt,
@@ -293,6 +307,11 @@ def response(
             "total_tokens": prompt + written,
         },
     }
+
+
+def frame(model: str, number: int, kind: str = "chat.completion") -> dict[str, Any]:
+    """What a completion and each chunk of it tell beside their choices."""
+    return {"id": f"chatcmpl-{number}", "object": kind, "created": 0, "model": model}
 
 
 def with_token_ids(

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from palio.broker.streaming import StreamingUpstream, Tell
 from palio.broker.upstream import Upstream
 from palio.records import InputError, IntegrityError, bytes_digest, digest
 from palio.train.checkpoint import (
@@ -47,8 +48,8 @@ _PARTS = {
 
 
 @runtime_checkable
-class NamedUpstream(Upstream, Protocol):
-    """An upstream that knows the names of its models."""
+class NamedUpstream(Upstream, StreamingUpstream, Protocol):
+    """An upstream that streams, and knows the names of its models."""
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -77,6 +78,10 @@ class ServedCheckpoint:
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """One OpenAI chat completion."""
         return self._upstream.complete(body)
+
+    def stream(self, body: dict[str, Any], tell: Tell) -> None:
+        """The same while it is written; see `StreamingUpstream`."""
+        self._upstream.stream(body, tell)
 
     @property
     def alive(self) -> bool:

@@ -19,8 +19,11 @@ END = "<|im_end|>"
 REPLY = "<|im_start|>assistant\n"
 """Opens an assistant turn: what a prompt ends with."""
 
-_THINK = re.compile(r"<think>\n?(.*?)\n?</think>\n{0,2}", re.DOTALL)
-_CALL = re.compile(r"\n?<tool_call>\n?(.*?)\n?</tool_call>", re.DOTALL)
+THINK, THINK_END = "<think>", "</think>"
+CALL, CALL_END = "<tool_call>", "</tool_call>"
+
+_THINK = re.compile(rf"{THINK}\n?(.*?)\n?{THINK_END}\n{{0,2}}", re.DOTALL)
+_CALL = re.compile(rf"\n?{CALL}\n?(.*?)\n?{CALL_END}", re.DOTALL)
 _HERMES = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*"), "arguments": (.*)\}', re.DOTALL)
 
 
@@ -40,10 +43,10 @@ def assistant_text(message: Message) -> str:
     """What the assistant writes for one message, without the end token."""
     parts = []
     if message.reasoning_content is not None:
-        parts.append(f"<think>\n{message.reasoning_content}\n</think>\n\n")
+        parts.append(f"{THINK}\n{message.reasoning_content}\n{THINK_END}\n\n")
     calls = [
-        f'<tool_call>\n{{"name": {json.dumps(call.function.name, ensure_ascii=False)}, '
-        f'"arguments": {call.function.arguments}}}\n</tool_call>'
+        f'{CALL}\n{{"name": {json.dumps(call.function.name, ensure_ascii=False)}, '
+        f'"arguments": {call.function.arguments}}}\n{CALL_END}'
         for call in message.tool_calls
     ]
     lines = [message.content, *calls] if message.content else calls

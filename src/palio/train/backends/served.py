@@ -6,11 +6,14 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from palio.broker.streaming import Tell
 from palio.broker.upstream import RejectedError
 from palio.records import ConfigError, Message
 from palio.train.backends.codec import PretrainedCodec
+from palio.train.engine import Sampled
 from palio.train.requests import Written, completion, read_request, read_tools
-from palio.train.rl.sampler import Decoding, Sampler
+from palio.train.rl.sampler import Decoding, QueuedSampler, Sampler
+from palio.train.streamed import Stream
 from palio.train.transcript import Transcript
 
 MAX_TOKENS = 512
@@ -49,9 +52,18 @@ class Served:
             RejectedError: the request is malformed, or longer than `longest`.
             UpstreamError: the sampler broke.
         """
+        return self._answer(body)
+
+    def stream(self, body: dict[str, Any], tell: Tell) -> None:
+        """The same as chunks, told while it is written; see `StreamingUpstream`."""
+        self._answer(body, tell)
+
+    def _answer(self, body: dict[str, Any], tell: Tell | None = None) -> dict[str, Any]:
         wish = read_request(body, MAX_TOKENS)
         with self._lock:
             ids = self._prompt(wish.messages, read_tools(body))
+            self._count += 1
+            of_it: dict[str, Any] = {"name": self.name, "number": self._count}
         room = self._longest - len(ids)
         if room < 1:
             raise RejectedError(
@@ -59,21 +71,23 @@ class Served:
                 f"{self._longest}",
                 remedy="end the conversation earlier",
             )
+        decode = self._codec.decode
+        stream = Stream(body, wish, ids, decode, tell=tell, **of_it) if tell else None
         decoding = Decoding(min(wish.max_tokens, room), wish.temperature, wish.top_p, wish.seed)
-        sampled = self._sampler.sample(ids, decoding)
+        sampled = self._sampled(ids, decoding, stream)
         with self._lock:
-            self._count += 1
-            number = self._count
             self._transcript.remember(ids, list(sampled.ids))
-        return completion(
-            body,
-            wish,
-            Written(ids, sampled.ids, sampled.logprobs),
-            self._codec.decode,
-            end=self._codec.end,
-            name=self.name,
-            number=number,
-        )
+        written = Written(ids, sampled.ids, sampled.logprobs)
+        answer = completion(body, wish, written, decode, end=self._codec.end, **of_it)
+        if stream:
+            stream.end(answer)
+        return answer
+
+    def _sampled(self, ids: list[int], decoding: Decoding, stream: Stream | None) -> Sampled:
+        """A sampler that nobody can listen to is streamed when its answer is whole."""
+        if stream is None or not isinstance(self._sampler, QueuedSampler):
+            return self._sampler.sample(ids, decoding)
+        return self._sampler.sample(ids, decoding, lambda so_far: stream.hear(*so_far))
 
     def _prompt(self, messages: Sequence[Message], tools: Sequence[Any]) -> list[int]:
         try:

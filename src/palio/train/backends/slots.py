@@ -171,8 +171,7 @@ class SlotSampler(QueuedSampler):
         job = slot.job
         assert job is not None
         token, logprob = draw(logits, job.decoding, job.rng)
-        job.written.ids.append(token)
-        job.written.logprobs.append(logprob)
+        job.add(token, logprob)
         if token == self._end or len(job.written.ids) >= job.decoding.max_tokens:
             self._slots.release(slot)
             tell(job.done, job.written)

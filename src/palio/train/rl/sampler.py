@@ -13,9 +13,10 @@ import threading
 import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -23,8 +24,9 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from palio.broker.hangup import client_gone
 from palio.records import FaultCode, UpstreamError
-from palio.train.admission import answered, broken, tell
+from palio.train.admission import Listening, answered, broken, tell, unwanted
 from palio.train.engine import Engine, Sampled
 
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
@@ -81,14 +83,27 @@ class EngineSampler:
         return engine.sample(ids, **decoding._asdict())
 
 
+Hear = Callable[[Sampled], bool]
+"""Is given all that was sampled so far, each time there is more; False: that is enough."""
+
+
 class Asked:
     """One completion that somebody waits for, with random numbers of its own."""
 
-    def __init__(self, ids: Sequence[int], decoding: Decoding) -> None:
+    def __init__(self, ids: Sequence[int], decoding: Decoding, hear: Hear | None = None) -> None:
         self.ids, self.decoding = list(ids), decoding
         self.rng = random.Random(decoding.seed)
         self.written = Sampled([], [])
         self.done: Future[Sampled] = Future()
+        self.gone = client_gone()
+        self.heard = Listening(partial(hear, self.written)) if hear else None
+
+    def add(self, token: int, logprob: float) -> None:
+        """Another token."""
+        self.written.ids.append(token)
+        self.written.logprobs.append(logprob)
+        if self.heard is not None:
+            self.heard.told()
 
 
 class QueuedSampler(ABC):
@@ -114,13 +129,16 @@ class QueuedSampler(ABC):
         """Whether it still answers."""
         return self._worker.is_alive()
 
-    def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
-        """See `Sampler`."""
+    def sample(self, ids: Sequence[int], decoding: Decoding, hear: Hear | None = None) -> Sampled:
+        """See `Sampler`; with `hear`, which is called in this thread, up to where that ends it."""
         if not self._worker.is_alive():
             raise broken("the sampler is closed")
-        asked = Asked(ids, decoding)
+        asked = Asked(ids, decoding, hear)
         self._inbox.put(asked)
-        return answered(asked.done, self._worker, "sampler")
+        if asked.heard is None:
+            return answered(asked.done, self._worker, "sampler")
+        asked.heard.until(asked.done, self._worker, "sampler")
+        return Sampled(list(asked.written.ids), list(asked.written.logprobs))
 
     @abstractmethod
     def _work(self) -> None:
@@ -149,7 +167,7 @@ class TransformersSampler(QueuedSampler):
         closing = False
         while not closing:
             rows, closing = self._waiting()
-            rows = [row for row in rows if not row.done.cancelled()]
+            rows = [row for row in rows if not unwanted(row)]
             if not rows:
                 continue
             try:
@@ -209,9 +227,7 @@ class TransformersSampler(QueuedSampler):
     def _is_done(self, row: Asked) -> bool:
         written = row.written.ids
         return bool(written) and (
-            written[-1] == self._end
-            or len(written) >= row.decoding.max_tokens
-            or row.done.cancelled()
+            written[-1] == self._end or len(written) >= row.decoding.max_tokens or unwanted(row)
         )
 
     def _next(self, row: Asked, logits: Tensor) -> int:
@@ -219,8 +235,7 @@ class TransformersSampler(QueuedSampler):
         if self._is_done(row):
             return row.written.ids[-1]
         token, logprob = draw(logits, row.decoding, row.rng)
-        row.written.ids.append(token)
-        row.written.logprobs.append(logprob)
+        row.add(token, logprob)
         return token
 
 
