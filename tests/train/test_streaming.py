@@ -16,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palio.agents.server import ModelServer
+from palio.train.checkpoint import save_checkpoint
 from palio.train.engine import Engine
 from palio.train.growing import certain, decided
 from palio.train.model import Qwen3
+from palio.train.serving import open_checkpoint
 from palio.train.tokenizer import ChatTokenizer
 from tests.train.streams import Script, joined, told
 from tests.train.test_growing import BROKEN, CALL
@@ -268,6 +270,25 @@ def test_streams_and_whole_answers_side_by_side_are_what_each_is_alone(
     assert [whole for _, whole in pairs] == alone
 
 
+def in_pieces(client: openai.OpenAI) -> bool:
+    """Whether content comes as it is written, and not at once."""
+    chunks = client.chat.completions.create(**ASKED, temperature=1, seed=1, stream=True)
+    return sum(bool(chunk.choices[0].delta.content) for chunk in chunks) > 2
+
+
+def test_a_checkpoint_is_streamed_through_what_tells_its_digests(
+    small: Qwen3, tokenizer: ChatTokenizer, tmp_path: Path
+) -> None:
+    folder = tmp_path / ASKED["model"]
+    save_checkpoint(folder, small, tokenizer, config={}, inputs={}, counts={}, seed=0)
+    with (
+        open_checkpoint(folder, slots=2) as served,
+        ModelServer(served) as server,
+        client_of(server) as client,
+    ):
+        assert in_pieces(client)
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", ["slots", "batches"])
@@ -279,7 +300,6 @@ def test_a_pretrained_model_is_streamed_as_well(
     from palio.train.backends.served import Served
     from palio.train.backends.slots import SlotSampler
     from palio.train.backends.weights import load_model, load_tokenizer
-    from palio.train.checkpoint import save_checkpoint
     from palio.train.recipe import PretrainedModel
     from palio.train.rl.sampler import TransformersSampler
 
@@ -299,5 +319,4 @@ def test_a_pretrained_model_is_streamed_as_well(
                 scores = [[entry.pop("logprob") for entry in part] for part in parts]
                 assert parts[0] == parts[1]
                 assert scores[0] == pytest.approx(scores[1]), "what was read is read in other parts"
-            first = client.chat.completions.create(**ASKED, temperature=1, seed=1, stream=True)
-            assert sum(bool(chunk.choices[0].delta.content) for chunk in first) > 2
+            assert in_pieces(client)

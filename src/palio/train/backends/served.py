@@ -55,7 +55,7 @@ class Served:
         return self._answer(body)
 
     def stream(self, body: dict[str, Any], tell: Tell) -> None:
-        """The same as chunks, told while it is written; see `StreamingUpstream`."""
+        """See `StreamingUpstream`; a sampler that cannot be heard tells all when it is done."""
         self._answer(body, tell)
 
     def _answer(self, body: dict[str, Any], tell: Tell | None = None) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Served:
         return answer
 
     def _sampled(self, ids: list[int], decoding: Decoding, stream: Stream | None) -> Sampled:
-        """A sampler that nobody can listen to is streamed when its answer is whole."""
+        """The answer, heard on the way where that can be."""
         if stream is None or not isinstance(self._sampler, QueuedSampler):
             return self._sampler.sample(ids, decoding)
         return self._sampler.sample(ids, decoding, lambda so_far: stream.hear(*so_far))
