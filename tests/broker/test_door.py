@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from palio.broker import door, service
+from palio.broker.hangup import seconds_left
 from palio.broker.limits import Limits
 from palio.broker.server import BrokerServer
 from palio.broker.session import Session
-from tests.broker.conftest import Replies, completion
+from tests.broker.conftest import Clock, Replies, completion
 from tests.broker.test_server import ASK, Client
 
 Open = Callable[..., Session]
@@ -64,6 +65,26 @@ def test_nothing_is_carried_out_after_close(server: BrokerServer, open_session: 
     with pytest.raises(ConnectionError):
         socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=2)
     assert session.close().events == ()
+
+
+def test_who_answers_a_run_hears_how_long_it_lasts(
+    server: BrokerServer, open_session: Open, clock: Clock
+) -> None:
+    left: list[float | None] = []
+
+    class Asked:
+        def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+            left.append(seconds_left())
+            return completion("x")
+
+    session = open_session(Asked(), Limits(seconds=10))
+    sock, url = listening()
+    with server.serve(session, sock), Client(url) as client:
+        for _ in range(2):
+            assert client("POST", "/v1/chat/completions", {"messages": ASK})[0] == 200
+            clock.now += 4
+    session.complete({"messages": ASK})
+    assert left == [10, 6, 2]
 
 
 def test_close_does_not_wait_for_a_slow_model(server: BrokerServer, open_session: Open) -> None:

@@ -25,7 +25,7 @@ from palio.broker.routes import (
 )
 from palio.broker.session import Session
 from palio.broker.streaming import sse_events, wants_usage
-from palio.broker.upstream import AsyncUpstream, ask, ask_async
+from palio.broker.upstream import AsyncUpstream, ask_async
 from palio.broker.wire import load_json
 from palio.records import InputError, PalioError
 
@@ -148,9 +148,8 @@ class Service:
         upstream = session.upstream
         if isinstance(upstream, AsyncUpstream):
             return await ask_async(upstream, ticket.body)
-        return await asyncio.get_running_loop().run_in_executor(
-            self._pool, ask, upstream, ticket.body
-        )
+        asked = asyncio.get_running_loop().run_in_executor(self._pool, session.ask_upstream, ticket)
+        return await asked
 
 
 async def shielded(

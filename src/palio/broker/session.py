@@ -315,16 +315,19 @@ class Session:
     def complete(self, body: Any) -> dict[str, Any]:
         """One chat completion through the record, for callers in this process.
 
-        A model server is asked until the deadline at most, as by the broker, which closes with the
-        run; what had not come by then is judged when the run is closed, see `pending_fault`.
-
         Raises:
             RefusedError, UpstreamError, RunOver: see begin_inference and finish_inference.
         """
         ticket = self.begin_inference(body)
+        return self.finish_inference(ticket, self.ask_upstream(ticket))
+
+    def ask_upstream(self, ticket: Ticket) -> dict[str, Any] | PalioError:
+        """What the upstream says or fails with; a model server is asked until the deadline at most.
+
+        What had not come by then is judged when the run is closed, see `pending_fault`.
+        """
         with asked_within(lambda: self.remaining_s):
-            answer = ask(self.upstream, ticket.body)
-        return self.finish_inference(ticket, answer)
+            return ask(self.upstream, ticket.body)
 
     def close(
         self, ending: Ending | None = None, fault: Fault | None = None, claim: Any = None
