@@ -123,7 +123,7 @@ def test_an_arm_s_rows_are_held_against_the_pools(lab, problems):
     assert leak.exposes
     assert not clean.exposes
     assert found.clean, "the exposed arm is what its plan says"
-    assert json.loads((lab / AUDIT).read_bytes())["arms"][2]["exposes"] is True
+    assert found.arms[2].exposes is True
 
 
 def rolled(folder, arm, problem):
@@ -155,8 +155,7 @@ def test_exposure_is_inherited_from_what_an_arm_starts_from(lab, problems):
     assert not arms["beside"].saw.outside
     assert arms["beside"].saw.verdict == "clean"
     assert found.clean, "all of it is on purpose"
-    told = {each["arm"]: each["exposes"] for each in json.loads((lab / AUDIT).read_bytes())["arms"]}
-    assert told == {"base": False, "leak": True, "after": True, "again": True, "beside": False}
+    assert {each.arm: each.exposes for each in found.arms} == {"base": False, "leak": True, "after": True, "again": True, "beside": False}
 
 
 def test_what_the_start_of_an_arm_did_not_record_is_unknown_of_the_arm_too(lab, problems):
@@ -212,5 +211,7 @@ def test_on_the_command_line(lab, tmp_path, problems):
     assert "heldout targets" in result.output
     told = f"p/leak/0 (on purpose): problem {problems[-1].problem_id} is not in the training pool"
     assert told in result.output
+    arms = json.loads((lab / AUDIT).read_bytes())["arms"]
+    assert [each["exposes"] for each in arms] == [False, False, True]
     bare = CliRunner().invoke(app, ["audit", str(tmp_path)])
     assert "--corpus" in str(bare.exception)

@@ -15,7 +15,7 @@ from palio.cli.train import app
 from palio.corpus.build import read_pools
 from palio.judging.encoders import default_encoder
 from palio.records import to_json
-from palio.train.audit import RunAudit, audit_run, read_audit
+from palio.train.audit import RunAudit, audit_run, read_audit, write_audit
 from palio.train.card import write_card
 from palio.train.ground import open_ground
 from palio.train.recipe import read_recipe
@@ -49,7 +49,9 @@ class Runs:
         return self._made.folder / "suite.json"
 
     def audit(self, *also: Path) -> RunAudit:
-        return audit_run(self.second, self.corpus, self.suite, also)
+        found = audit_run(self.second, self.corpus, self.suite, also)
+        assert not write_audit(self.second, found)
+        return found
 
     def told(self) -> tuple[int, str]:
         """Exit status and output of the command."""

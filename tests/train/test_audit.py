@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from palio.corpus.build import read_pools
 from palio.corpus.rows import read_rows
 from palio.judging.encoders import default_encoder
 from palio.records import InputError, Message, to_json
-from palio.train.audit import audit_run, read_audit
+from palio.train.audit import AUDIT, audit_run, read_audit, write_audit
 from palio.train.card import write_card
 from palio.train.ground import open_ground
 from palio.train.recipe import read_recipe
@@ -25,6 +27,7 @@ from palio.train.rows import told_digests
 from palio.train.run import Options, train
 from palio.train.seen import SEEN, Seen, Witness, products_shown, read_seen
 from tests.environments.conftest import Made, made  # noqa: F401 - a fixture
+from tests.sandbox.conftest import driver_or_skip
 
 SMALL = {
     "vocabulary": 600,
@@ -105,6 +108,7 @@ def test_counts_are_those_of_a_slow_count(run: Path, made: Made) -> None:  # noq
     assert sum(shown.values()) > 0, "neighbours of a shared catalogue are seen"
     assert (last.rollouts, found.stages[0].rollouts) == (9, 0)
     assert last.showing >= found.stages[0].showing > 0
+    assert write_audit(run, found) == ""
     assert read_audit(run) == found
 
 
@@ -147,6 +151,32 @@ def test_on_the_command_line_and_in_the_card(run: Path, made: Made) -> None:  # 
     assert "| teacher |" in card
 
 
+def test_a_read_only_run_is_audited_and_what_is_not_written_is_told(
+    run: Path,
+    made: Made,  # noqa: F811
+) -> None:
+    driver_or_skip("bwrap")
+    corpus, suite = files(made)
+    palio = [sys.executable, "-c", "from palio.cli.main import run; run()"]
+    command = [*palio, "train", "audit", str(run), "--corpus", str(corpus), "--suite", str(suite)]
+    bare = ["bwrap", "--dev-bind", "/", "/", "--ro-bind", str(run), str(run)]
+
+    def audit() -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*bare, *command], capture_output=True, text=True, check=False)
+
+    found = audit()
+    assert (found.returncode, "verdict: clean" in found.stdout) == (0, True), found.stderr
+    assert f"{run / AUDIT}: not written: Read-only file system" in found.stderr
+    assert "audit a copy" in found.stderr
+    assert not (run / AUDIT).exists()
+    (run / AUDIT).write_text("{}")
+    (run / "teacher" / FILE).unlink()
+    found = audit()
+    assert (found.returncode, "stage teacher left no record" in found.stderr) == (1, True)
+    assert "what lies there is another audit" in found.stderr
+    assert (run / AUDIT).read_text() == "{}"
+
+
 def test_stages_with_different_chat_templates_are_told(run: Path, made: Made) -> None:  # noqa: F811
     path = run / "sft" / "checkpoint" / "manifest.json"
     manifest = json.loads(path.read_bytes())
@@ -164,6 +194,7 @@ def test_rollouts_without_a_record_are_told_and_not_taken_for_none(run: Path, ma
     found = audit_run(run, *files(made))
     assert found.unknown == ("teacher",)
     assert not found.clean
+    write_audit(run, found)
     assert "not recorded by teacher" in write_card(run).read_text()
 
 

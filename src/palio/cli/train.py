@@ -189,12 +189,14 @@ def audit(
     """Count what stages saw of held-out problems; exit 1 if one trained outside its pool.
 
     Exit 1, too, if a stage left no record of its rollouts, or if no run at hand made the weights
-    that were begun with. Of a public model nobody can know: that is told, and is no fault.
+    that were begun with. Of a public model nobody can know: that is told, and is no fault. Nor is
+    a folder that cannot be written to, where audit.json is told as not written.
     """
     from palio.evaluate.experiment.audit import audit_lab, is_lab
-    from palio.records import ConfigError, to_json
-    from palio.train.audit import audit_run
+    from palio.records import ConfigError, Record, to_json
+    from palio.train.audit import audit_run, write_audit
 
+    kept: Record
     if is_lab(run_folder):
         from palio.evaluate.experiment.plan import load_plan, plan_names
 
@@ -203,17 +205,20 @@ def audit(
             f"{arm.plan}/{arm.arm}/{arm.seed}{' (on purpose)' if arm.exposes else ''}": arm.saw
             for arm in found.arms
         }
-        clean, plain = found.clean, to_json(found)
+        clean, kept = found.clean, found
     elif corpus is None or suite is None:
         raise ConfigError("name --corpus and --suite of the run")
     else:
         own = audit_run(run_folder, corpus, suite, also)
-        read, plain = {"": own}, to_json(own)
+        read, kept = {"": own}, own
         clean = own.verdict != "outside" and not own.unknown and not own.lost
     if as_json:
-        typer.echo(plain.decode())
+        typer.echo(to_json(kept).decode())
     else:
         _show_audit(read)
+    if unwritten := write_audit(run_folder, kept):
+        remedy = "to show it on a card, audit a copy of the folder that can be written to"
+        typer.echo(f"{unwritten} ({remedy})", err=True)
     for name, saw in read.items():
         _object(name, saw)
     if not clean:

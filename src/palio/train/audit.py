@@ -161,7 +161,7 @@ class RunAudit(Record, frozen=True, omit_defaults=False):
 
 
 def audit_run(run: Path, corpus: Path, suite: Path, also: Sequence[Path] = ()) -> RunAudit:
-    """Look at everything that the finished stages of a run saw, and write `audit.json` into it.
+    """Look at everything that the finished stages of a run saw; nothing is written.
 
     Args:
         run: run folder of `palio train`.
@@ -189,14 +189,31 @@ def audit_run(run: Path, corpus: Path, suite: Path, also: Sequence[Path] = ()) -
         raise InputError("no stage of this run is finished", where=str(run))
     held = read_suite(suite)
     auditor = _Auditor(Watch(held.problems, read_pools(corpus)), opened)
-    found = RunAudit(
+    return RunAudit(
         suite=held.content_digest(),
         targets=auditor.watch.sizes(),
         stages=auditor.stages(run, chain),
         origins=tuple(auditor.origins(run, chain)),
     )
-    write_lines(run / AUDIT, [to_json(found), b"\n"])
-    return found
+
+
+def write_audit(folder: Path, found: Record) -> str:
+    """Write `audit.json` beside what was audited, which may be a folder that takes no files.
+
+    Args:
+        folder: of the run, or of the lab.
+        found: its audit.
+
+    Returns:
+        Why it was not written, in words; "" where it was.
+    """
+    path = folder / AUDIT
+    try:
+        write_lines(path, [to_json(found), b"\n"])
+    except OSError as error:
+        old = "; what lies there is another audit" if path.exists() else ""
+        return f"{path}: not written: {error.strerror or error}{old}"
+    return ""
 
 
 def _opened(folders: Iterable[Path]) -> Iterator[Corpus]:

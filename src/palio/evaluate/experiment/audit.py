@@ -21,12 +21,11 @@ from palio.evaluate.experiment.plan import Arm, Plan
 from palio.evaluate.experiment.runs import ArmRun, read_runs
 from palio.evaluate.experiment.student import base_rows, further
 from palio.evaluate.experiment.task import Task
-from palio.records import InputError, Record, from_json, to_json
+from palio.records import InputError, Record, from_json
 from palio.suites.files import read_suite
-from palio.train.audit import AUDIT, Origin, RunAudit, StageAudit, Watch, seen_row
+from palio.train.audit import Origin, RunAudit, StageAudit, Watch, seen_row
 from palio.train.recipe import plain_stage
 from palio.train.seen import Seen
-from palio.world.artefacts import write_lines
 
 BASE = "base"
 
@@ -66,7 +65,7 @@ def is_lab(folder: Path) -> bool:
 
 
 def audit_lab(folder: Path, plans: Sequence[Plan]) -> LabAudit:
-    """Look at everything that the finished runs of a lab saw, and write `audit.json` into it.
+    """Look at everything that the finished runs of a lab saw; nothing is written.
 
     Args:
         folder: of the lab.
@@ -89,9 +88,7 @@ def audit_lab(folder: Path, plans: Sequence[Plan]) -> LabAudit:
                 remedy="name its file with --plan",
             )
         found.append(auditor.arm(known[run.plan_digest], run))
-    made = LabAudit(arms=tuple(found))
-    write_lines(folder / AUDIT, [to_json(made), b"\n"])
-    return made
+    return LabAudit(arms=tuple(found))
 
 
 class _Auditor:
