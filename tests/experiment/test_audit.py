@@ -155,7 +155,8 @@ def test_exposure_is_inherited_from_what_an_arm_starts_from(lab, problems):
     assert not arms["beside"].saw.outside
     assert arms["beside"].saw.verdict == "clean"
     assert found.clean, "all of it is on purpose"
-    assert {each.arm: each.exposes for each in found.arms} == {"base": False, "leak": True, "after": True, "again": True, "beside": False}
+    told = {each.arm: each.exposes for each in found.arms}
+    assert told == {"base": False, "leak": True, "after": True, "again": True, "beside": False}
 
 
 def test_what_the_start_of_an_arm_did_not_record_is_unknown_of_the_arm_too(lab, problems):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -84,13 +85,15 @@ class Class:
     def __init__(self, corpus: Path, ground: Ground, out: Path) -> None:  # noqa: F811
         self._corpus, self._ground, self.out = corpus, ground, out
 
-    def __call__(self, url: str, *later: str, kill: bool = False, **more: Any) -> Trained:
+    def __call__(
+        self, url: str, *later: str, kill: bool = False, key: str = KEY, seed: int = 0, **more: Any
+    ) -> Trained:
         def report(step: Step) -> None:
             if kill and 0 < step.share < 0.4:
                 raise Killed
 
-        options = Options(uncertified=True, teacher_key=KEY, report=report, **more)
-        recipe = lessons(url, *later)
+        options = Options(uncertified=True, teacher_key=key, report=report, **more)
+        recipe = msgspec.structs.replace(lessons(url, *later), seed=seed)
         return train(recipe, self._corpus, self.out, ground=self._ground, options=options)
 
     def files(self) -> dict[Path, bytes]:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of TRL over 
 def test_a_server_without_vllm_here_is_refused_before_anything_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("palio.train.rl.grpo.find_spec", lambda _: None)
+    monkeypatch.setattr("palio.train.rl.pushed.find_spec", lambda _: None)
     nothing: Any = None
     with pytest.raises(MissingDependencyError, match="needs vLLM in this process") as found:
         run_grpo(settings(base_url="http://127.0.0.1:9"), nothing, None, tmp_path, nothing)

@@ -90,6 +90,7 @@ def run(
             redo=redo,
             uncertified=uncertified,
             teacher_key=teacher_key,
+            recipe=recipe,
             report=bars.step,
         )
         ground = _ground(suite, catalogue, pools or corpus, encoder) if suite else None

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,6 @@ import msgspec
 
 from palio import __version__
 from palio.records import (
-    ConfigError,
     InputError,
     IntegrityError,
     Provenance,
@@ -42,6 +41,7 @@ from palio.train.inputs import Reserve, learned_digests, model_digests, open_cor
 from palio.train.loop import Point
 from palio.train.memory import give_back
 from palio.train.ranges import check_lengths
+from palio.train.ready import check_chain, check_stages
 from palio.train.recipe import Recipe, StageEntry, plain_stage
 from palio.train.reporting import drop_spent
 from palio.train.servers import ENDPOINT, Said, Servers
@@ -109,6 +109,7 @@ class Options:
         redo: do a changed stage and all after it again instead of refusing.
         uncertified: train on a corpus that has no certificate of its split.
         teacher_key: bearer token of a teacher's endpoint.
+        recipe: its file, for messages; "": they say its name.
         report: progress.
         clock: seconds.
     """
@@ -118,6 +119,7 @@ class Options:
     redo: bool = False
     uncertified: bool = False
     teacher_key: str = ""
+    recipe: str = ""
     report: Callable[[Step], None] | None = None
     clock: Callable[[], float] = time.monotonic
 
@@ -141,7 +143,9 @@ def train(
 
     Raises:
         InputError: the corpus cannot be read, has nothing to train on, or has no certificate.
-        ConfigError: a stage needs training problems or a checkpoint before it.
+        ConfigError: a stage needs training problems or a checkpoint before it, or one that is not
+            finished has settings that nothing here can be used with (`ready`).
+        MissingDependencyError: such a stage needs a package or a launcher that is not installed.
         ResumeError: a stage in the folder was made from other settings or inputs; names them.
         IntegrityError: the loss is not a number, or a finished stage's files were changed.
         PalioError: the disk is full; nothing that was there is overwritten.
@@ -158,7 +162,9 @@ class _Chain:
     ) -> None:
         self.recipe, self.out, self.ground, self.options = recipe, out, ground, options
         self.kinds = [kind_named(stage.kind) for stage in recipe.stages]
-        self._check()
+        self._where = options.recipe or recipe.name
+        check_chain(recipe, self._where, grounded=ground is not None)
+        self._check([each for each in recipe.stages if not (out / each.name / DONE).exists()])
         self.corpus = open_corpus(corpus, uncertified=options.uncertified)
         self.inputs = {**self.corpus.digests, **model_digests(recipe.pretrained)}
         stages = zip(recipe.stages, self.kinds, strict=True)
@@ -176,21 +182,8 @@ class _Chain:
         self._reserve: Reserve | None = None
         self._told = False
 
-    def _check(self) -> None:
-        """Before the first minute of work."""
-        if not self.kinds[0].first:
-            first = self.recipe.stages[0]
-            if self.recipe.model is not None and not self.recipe.model.start:
-                raise ConfigError(
-                    f"stage {first.name!r} needs a checkpoint before it",
-                    remedy="put a base or an sft stage first",
-                )
-        for stage, kind in zip(self.recipe.stages, self.kinds, strict=True):
-            if kind.runs_problems(stage.settings) and self.ground is None:
-                raise ConfigError(
-                    f"stage {stage.name!r} rolls out training problems, and there are none",
-                    remedy="name them with --suite and --catalogue",
-                )
+    def _check(self, stages: Sequence[StageEntry]) -> None:
+        check_stages(stages, self._where, key=self.options.teacher_key)
 
     def go(self) -> Trained:
         """All stages in order."""
@@ -288,6 +281,7 @@ class _Chain:
             elif not self.options.redo:
                 raise
             else:
+                self._check(self.recipe.stages[number - 1 :])
                 for later in self.recipe.stages[number - 1 :]:
                     shutil.rmtree(self.out / later.name, ignore_errors=True)
             return hold()

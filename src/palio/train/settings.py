@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from palio.broker.upstream import checked_url
 from palio.records import ConfigError, MissingDependencyError, Profile, Record
 from palio.train.loop import StageConfig
 from palio.train.optimiser import OptimiserConfig
@@ -170,10 +171,14 @@ class Sampling(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=T
 
         Args:
             previous: checkpoint of the stage before, by whose path a server calls it at first.
+
+        Raises:
+            ConfigError: `base_url` is no URL.
         """
         if not self.base_url:
             return None
-        bare = not urlsplit(self.base_url).path.strip("/")  # completions of token ids find /v1
+        path = urlsplit(checked_url(self.base_url)).path
+        bare = not path.strip("/")  # completions of token ids find /v1
         url = f"{self.base_url.rstrip('/')}/v1" if bare else self.base_url
         return Endpoint(base_url=url, model=self.model or str(previous))
 

@@ -179,6 +179,8 @@ class Kind(Record, frozen=True):
             the recipe's model; a stage that goes on is held to them (`held`).
         asks: the server that it asks with these settings, after the checkpoint of the stage before;
             a stage that goes on is held to what that says of itself (`servers`).
+        needs: refuses settings that can be used with nothing that is here, before any stage of a
+            chain begins (`ready`).
     """
 
     settings: type[StageSettings]
@@ -190,6 +192,7 @@ class Kind(Record, frozen=True):
     own: bool = False
     reads: Callable[[Any], dict[str, str]] = lambda _: {}
     asks: Callable[[Any, Path | None], Endpoint | None] = lambda *_: None
+    needs: Callable[[Any], None] = lambda _: None
 
     def runs_problems(self, settings: StageSettings) -> bool:
         """Whether a stage with these settings needs training problems and their catalogues."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -48,15 +49,34 @@ def command_of(launch: Sequence[str], folder: str, module: str = SFT) -> list[st
         folder: of the stage.
         module: that the processes run.
     """
-    named = [
-        shipped(value) if before.endswith("config_file") else value
-        for before, value in pairwise(("", *launch))
-    ]
+    named = [value for _, value in options_of(launch)]
     for head, instead in _MODULES.items():
         if tuple(named[: len(head)]) == head:
             named = [sys.executable, *instead, *named[len(head) :]]
             break
     return [*named, "-m", module, folder]
+
+
+def options_of(launch: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(the word before, the word itself) of a recipe's `launch`, files that ship by their path."""
+    for before, value in pairwise(("", *launch)):
+        yield before, shipped(value) if before.endswith("config_file") else value
+
+
+def check_launcher(launch: Sequence[str]) -> None:
+    """The program that starts the training processes is here.
+
+    Raises:
+        MissingDependencyError: there is no such launcher.
+    """
+    if shutil.which(command_of(launch, "")[0]) is None:
+        raise _no_launcher(launch)
+
+
+def _no_launcher(launch: Sequence[str]) -> MissingDependencyError:
+    return MissingDependencyError(
+        f"there is no launcher {launch[0]!r}", remedy="install it, or change `launch`"
+    )
 
 
 def launched(job: Job, launch: Sequence[str], *, module: str = SFT, key: str = "") -> None:
@@ -84,9 +104,7 @@ def launched(job: Job, launch: Sequence[str], *, module: str = SFT, key: str = "
                 command, input=key.encode(), stdout=log, stderr=log, check=False
             ).returncode
         except FileNotFoundError as error:
-            raise MissingDependencyError(
-                f"there is no launcher {launch[0]!r}", remedy="install it, or change `launch`"
-            ) from error
+            raise _no_launcher(launch) from error
     if code or not (job.place / SAVED / "config.json").exists():
         raise PalioError(
             f"the training processes ended with status {code}",

@@ -40,6 +40,7 @@ from palio.train.rl.opening import open_policy
 from palio.train.rl.policy import Policy, ServedPolicy
 from palio.train.rl.processes import ROWS, Desk, Done, sealed, trained_elsewhere, unseen
 from palio.train.rl.rollouts import Play, WorldRoller
+from palio.train.rl.sampler import check_completions
 from palio.train.rollouts import settle
 from palio.train.seen import Witness
 from palio.train.settings import Sampling, TrlSettings
@@ -234,6 +235,13 @@ def shrink(settings: KtoSettings) -> KtoSettings:
     return msgspec.structs.replace(settings, sampling=sampling, trl=trl, longest=longest)
 
 
+def needed(settings: KtoSettings) -> None:
+    """The address of a server that samples can be asked for completions of token ids."""
+    sampling = settings.sampling
+    if sampling.base_url:
+        check_completions(sampling.base_url, sampling.temperature, "sampling.base_url")
+
+
 KTO = Kind(
     settings=KtoSettings,
     run=run_kto,
@@ -241,4 +249,5 @@ KTO = Kind(
     ground=True,
     own=True,
     asks=lambda settings, previous: settings.sampling.endpoint(previous),
+    needs=needed,
 )

@@ -22,6 +22,7 @@ from trl.trainer.distillation_trainer import DistillationTrainer
 from palio.broker.upstream import shown_url
 from palio.records import ConfigError, Profile
 from palio.train.backends.job import configured
+from palio.train.backends.sharing import check_in_place
 from palio.train.disk import WholeStates
 from palio.train.ground import Ground
 from palio.train.rl.audit import audit_means, success_rate
@@ -281,4 +282,5 @@ DISTILL = Kind(
     ground=True,
     own=True,
     reads=lambda settings: teacher_digests(settings.teacher),
+    needs=lambda settings: check_in_place(settings.trl),
 )

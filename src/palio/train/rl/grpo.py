@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -12,13 +11,9 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from palio.agents.scripted import check_models
 from palio.corpus.rows import read_rows
-from palio.records import (
-    ConfigError,
-    MissingDependencyError,
-    Profile,
-    Record,
-)
+from palio.records import ConfigError, Profile, Record
 from palio.train.backends.job import configured
+from palio.train.backends.sharing import check_in_place
 from palio.train.rl.advantages import CreditKind
 from palio.train.rl.hooks import (
     MetricsFile,
@@ -41,8 +36,9 @@ from palio.train.rl.processes import (
     trained_elsewhere,
     unseen,
 )
-from palio.train.rl.pushed import push_whole, pushing
+from palio.train.rl.pushed import check_installed, check_server, push_whole, pushing
 from palio.train.rl.rollouts import Play, Roller
+from palio.train.rl.sampler import check_completions
 from palio.train.rl.sources import (
     make_roller,
     problems_of,
@@ -255,15 +251,6 @@ def train_grpo(
     return trainer
 
 
-def check_vllm(settings: GrpoSettings) -> None:
-    """Refuse `base_url` where its needs are not met, before anything is loaded; see `run_grpo`."""
-    if settings.base_url and find_spec("vllm") is None:
-        raise MissingDependencyError(
-            "`base_url` of grpo needs vLLM in this process too: its code sends the weights",
-            remedy="pip install 'trl[vllm]', or leave `base_url` empty: the model itself samples",
-        )
-
-
 def run_grpo(
     settings: GrpoSettings, context: Context, previous: Path | None, out: Path, report: Report
 ) -> StageResult:
@@ -276,7 +263,8 @@ def run_grpo(
         UpstreamError: no rollout of a step could be scored, or the teacher answered for no turn.
         MissingDependencyError: a server is to sample, and vLLM is not installed.
     """
-    check_vllm(settings)
+    if settings.base_url:
+        check_installed()
     rows = rows_of(settings, context) if settings.reward == "prefix" else []
     ground = None if settings.reward == "prefix" else problems_of(context.ground)
     if ground is not None:
@@ -363,6 +351,15 @@ def asked(settings: GrpoSettings, previous: Path | None) -> Endpoint | None:
     return Endpoint(base_url=teacher.base_url, model=teacher.model, teacher=True)
 
 
+def needed(settings: GrpoSettings) -> None:
+    """A server that weights can be pushed to and that can be asked, or whole weights to sample."""
+    if settings.base_url:
+        check_completions(settings.base_url, settings.temperature, "base_url")
+        check_server(settings.base_url, launched=bool(settings.trl.launch))
+    else:
+        check_in_place(settings.trl)
+
+
 GRPO = Kind(
     settings=GrpoSettings,
     run=run_grpo,
@@ -371,4 +368,5 @@ GRPO = Kind(
     worldless=lambda settings: settings.reward == "prefix",
     own=True,
     asks=asked,
+    needs=needed,
 )

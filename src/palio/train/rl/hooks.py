@@ -21,9 +21,10 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
-from palio.records import ConfigError, IntegrityError
+from palio.records import IntegrityError
 from palio.train.backends.masters import check_launched
 from palio.train.backends.merging import rounding_counts
+from palio.train.backends.sharing import sharded_policy
 from palio.train.backends.whole import check_apart
 from palio.train.checkpoint import CHECKPOINT
 from palio.train.disk import readable
@@ -107,10 +108,7 @@ def rolled(
         ConfigError: this process has but a share of the weights, and no server samples.
     """
     if not isinstance(policy, ServedPolicy) and sharded(trainer):
-        raise ConfigError(
-            "a policy whose weights are sharded over processes cannot be sampled in place",
-            remedy="let a vLLM server sample (grpo: `base_url`), or launch without FSDP and ZeRO-3",
-        )
+        raise sharded_policy()
     trainer.accelerator.wait_for_everyone()  # the first process gives a server the new weights
     step, first = trainer.state.global_step, trainer.accelerator.process_index * len(keys)
     seeds = [rollout_seed(seed, step, key, first + number) for number, key in enumerate(keys)]

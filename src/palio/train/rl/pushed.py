@@ -4,13 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
 
+import torch
 from torch import Tensor
 
-from palio.records import FaultCode, PalioError, UpstreamError
+from palio.records import (
+    ConfigError,
+    FaultCode,
+    MissingDependencyError,
+    PalioError,
+    UpstreamError,
+)
 from palio.train.backends.carried import Carried, Factors, adapted, fresh, plain_name, together
 from palio.train.rl.hooks import sharded
+
+_PACKAGES = ("vllm", "requests")
+"""What TRL's client of a vLLM server imports."""
+
+
+def check_server(url: str, *, launched: bool) -> None:
+    """Refuse a server that weights could never be pushed to, whatever runs there.
+
+    Args:
+        url: its address.
+        launched: whether the training processes are a launcher's, perhaps on other machines.
+
+    Raises:
+        ConfigError: the address is none of a server's root.
+        MissingDependencyError: what sends the weights is not installed, or sees no GPU.
+    """
+    if urlsplit(url).path.strip("/"):
+        raise ConfigError(
+            "`base_url` of grpo is the server's root: TRL adds /v1 and other paths itself",
+            where=url,
+            remedy="take the path out, as in http://127.0.0.1:8000",
+        )
+    check_installed()
+    if not launched and not torch.cuda.is_available():
+        raise MissingDependencyError(
+            "weights go to the server at `base_url` by NCCL, and no GPU is seen here",
+            remedy="run it where there is one, or leave `base_url` empty: the model itself samples",
+        )
+
+
+def check_installed() -> None:
+    """Refuse to push weights without the packages whose code does it.
+
+    Raises:
+        MissingDependencyError: one is not installed.
+    """
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        raise MissingDependencyError(
+            "`base_url` of grpo needs vLLM in this process too: its code sends the weights, and "
+            f"there is no package {missing[0]!r}",
+            remedy="pip install 'trl[vllm]', or leave `base_url` empty: the model itself samples",
+        )
 
 
 @contextmanager

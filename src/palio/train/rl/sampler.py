@@ -19,13 +19,15 @@ from contextlib import contextmanager
 from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple, Protocol, Self
+from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from palio.broker.hangup import client_gone
-from palio.records import FaultCode, UpstreamError
+from palio.broker.upstream import checked_url, shown_url
+from palio.records import ConfigError, FaultCode, UpstreamError
 from palio.train.admission import Listening, answered, broken, tell, unwanted
 from palio.train.engine import Engine, Sampled
 
@@ -34,6 +36,8 @@ _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past
 _WHOLE = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 """Of vLLM's own parameters: the whole distribution. Where a request is silent, vLLM takes them
 from the model's generation_config.json, and Qwen3's says top_k = 20."""
+MAX_TEMPERATURE = 2.0
+"""Of a request to vLLM, which refuses a higher one."""
 _GATHER_S = 0.01
 """How long the batcher waits for further prompts; a turn of a rollout takes longer than that."""
 
@@ -273,6 +277,33 @@ def draw(logits: Tensor, decoding: Decoding, rng: random.Random) -> tuple[int, f
     place = int(torch.searchsorted(total[:allowed].cpu(), point, right=True))
     token = int(tokens[min(place, allowed - 1)])
     return token, float(scores[token])
+
+
+def check_completions(url: str, temperature: float, setting: str) -> None:
+    """Refuse what a `CompletionsSampler` can ask for nothing with.
+
+    Args:
+        url: base address of the server.
+        temperature: of all its completions.
+        setting: what the recipe calls the address.
+
+    Raises:
+        ConfigError: the address is no URL, or has parts that are lost; a temperature over vLLM's.
+    """
+    parts = urlsplit(checked_url(url))
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ConfigError(
+            f"`{setting}` has a user, a password or a query, which completions of token ids take "
+            "none of",
+            where=shown_url(url),
+            remedy="say http://HOST:PORT alone; a key goes by PALIO_TEACHER_KEY",
+        )
+    if temperature > MAX_TEMPERATURE:
+        raise ConfigError(
+            f"temperature = {temperature:g}: vLLM takes at most {MAX_TEMPERATURE:g}",
+            where=shown_url(url),
+            remedy="lower it, or leave the address out",
+        )
 
 
 class CompletionsSampler:
