@@ -258,8 +258,11 @@ def test_a_stage_that_began_before_servers_were_noted_goes_on(tmp_path: Path) ->
 def test_other_settings_are_refused_before_anybody_is_asked(tmp_path: Path) -> None:
     with Server({"root": "one"}).running() as place:
         held(tmp_path, place.url)
-    endpoint = Endpoint(base_url=place.url, model=NAME)
-    with pytest.raises(ResumeError, match="seed: 1 -> 2"):
+        endpoint = Endpoint(base_url=place.url, model=NAME)
+        told = Servers(KEY).hold(tmp_path, {"seed": 3}, endpoint, finished=False)
+        assert told["says"]["root"] == "one", "nothing was done with the other ones"
+    scored(tmp_path)
+    with pytest.raises(ResumeError, match="seed: 3 -> 2"):
         Servers(KEY).hold(tmp_path, {"seed": 2}, endpoint, finished=False)
 
 

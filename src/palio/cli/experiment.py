@@ -55,6 +55,9 @@ def run(
     out: Path = OUT,
     most: int = typer.Option(0, "--most", min=0, help="Runs to make now; 0: all that are left."),
     part: str = typer.Option("1/1", help="I/N: the I-th share of the runs, for N processes."),
+    teacher_key: str = typer.Option(
+        "", envvar="PALIO_TEACHER_KEY", help="Bearer token of servers that stages of arms ask."
+    ),
 ) -> None:
     """Make the runs that are still missing; interrupt at will, the next call goes on."""
     from palio.evaluate.experiment.config import read_lab
@@ -63,7 +66,7 @@ def run(
     plans = _plans(plan)
     config = read_lab(lab, suite_seed)
     with Screen() as screen:
-        place = Lab(config, out, screen)
+        place = Lab(config, out, screen, teacher_key=teacher_key)
         place.prepare()
         tasks = place.shared_out(place.open_tasks(plans, seeds), *_part(part))
         tasks = tasks[:most] if most else tasks

@@ -30,7 +30,6 @@ from palio.records import (
     ResumeError,
     digest,
 )
-from palio.rollout.config import FILE as BEGUN
 from palio.rollout.journal import lock_folder
 from palio.train.backend import backend_of
 from palio.train.checkpoint import CHECKPOINT, MANIFEST, check_whole, checkpoint_folder
@@ -276,14 +275,11 @@ class _Chain:
         try:
             return hold()
         except ResumeError:
-            if [path.name for path in folder.glob("*")] == [BEGUN]:
-                (folder / BEGUN).unlink()
-            elif not self.options.redo:
+            if not self.options.redo:
                 raise
-            else:
-                self._check(self.recipe.stages[number - 1 :])
-                for later in self.recipe.stages[number - 1 :]:
-                    shutil.rmtree(self.out / later.name, ignore_errors=True)
+            self._check(self.recipe.stages[number - 1 :])
+            for later in self.recipe.stages[number - 1 :]:
+                shutil.rmtree(self.out / later.name, ignore_errors=True)
             return hold()
 
     def _context(self, number: int, stage: StageEntry, inputs: dict[str, str]) -> Context:

@@ -6,7 +6,7 @@ stage begins stands in the stage's `run.json`, and at the end in its `stage.json
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from palio.world.artefacts import read_manifest
 
 ENDPOINT = "endpoint"
 """Key of what the two files tell of a server, a `broker.pin.ModelPin`; never a key or password."""
+TEACHER = "teacher"
+"""Key of whether that is one model for all runs (`Endpoint.teacher`), where runs share teachers."""
 _REDO = "name another --out, or say --redo: this stage and all after it again"
 
 Said = Mapping[str, Any]
@@ -35,11 +37,28 @@ class Servers:
 
     Args:
         key: bearer token for them.
+        again: what else than the server of before a user may choose, in words.
     """
 
-    def __init__(self, key: str) -> None:
-        self._key = key
+    def __init__(self, key: str, *, again: str = _REDO) -> None:
+        self._key, self._again = key, again
         self._teachers: dict[tuple[str, str], tuple[str, Said]] = {}
+
+    def meet(self, folders: Iterable[Path], within: Path) -> None:
+        """Learn of the teachers that other runs have had answers of: a stage has no other ones.
+
+        Args:
+            folders: of those runs' stages.
+            within: messages call them by their path below it.
+
+        Raises:
+            InputError: what one of them wrote down when it began cannot be read.
+        """
+        for folder in folders:
+            begun = read_manifest(folder / FILE)
+            said: Said = begun.config.get(ENDPOINT, {}) if begun is not None else {}
+            if begun is not None and said and begun.config.get(TEACHER) and _answered(folder):
+                self._teachers.setdefault(_place(said), (str(folder.relative_to(within)), said))
 
     def hold(
         self, folder: Path, config: Mapping[str, Any], endpoint: Endpoint | None, *, finished: bool
@@ -47,7 +66,7 @@ class Servers:
         """Hold a stage to its configuration, and then to the server that it asks.
 
         A stage that is finished, or whose rollouts are settled, has no more to ask. While a server
-        has given it nothing, there may be another one.
+        has given it nothing, there may be another one; one that did nothing at all may be changed.
 
         Args:
             folder: of the stage.
@@ -66,18 +85,18 @@ class Servers:
         begun = read_manifest(folder / FILE)
         then: Said = begun.config.get(ENDPOINT, {}) if begun is not None else {}
         if begun is not None or endpoint is None:
-            _hold(folder, config, then)
+            self._begin(folder, config, then)
         if endpoint is None:
             return {}
         said = then
         if begun is None or not (finished or _settled(folder, then)):
             said = self._said(endpoint, folder.name)
             if said != then and _answered(folder):
-                raise _changed(folder, then, said)
+                raise self._changed(folder, then, said)
             self._check_teacher(folder, endpoint, said)
             if said != then:
                 (folder / FILE).unlink(missing_ok=True)
-                _hold(folder, config, said)
+                self._begin(folder, config, said)
         if endpoint.teacher and said:
             self._teachers.setdefault(_place(said), (folder.name, said))
         return said
@@ -91,8 +110,8 @@ class Servers:
                 code=error.code,
                 retryable=error.retryable,
                 where=error.where,
-                remedy="start the model's server, or correct its address in the recipe; then the "
-                "same command goes on",
+                remedy="start the model's server, or correct its address; then the same command "
+                "goes on",
             ) from error
         told: dict[str, Any] = msgspec.to_builtins(pin)
         return told
@@ -108,26 +127,27 @@ class Servers:
             remedy=f"put that of {stage!r} back, or give the other one a `model` name of its own",
         )
 
+    def _begin(self, folder: Path, config: Mapping[str, Any], said: Said) -> None:
+        told = {**config, ENDPOINT: said} if said else config
+        try:
+            hold_config(folder, "stage", told)
+        except ResumeError as error:
+            if [path.name for path in folder.glob("*")] != [FILE]:
+                raise ResumeError(error.what, where=error.where, remedy=self._again) from error
+            (folder / FILE).unlink()
+            hold_config(folder, "stage", told)
 
-def _hold(folder: Path, config: Mapping[str, Any], said: Said) -> None:
-    told = {ENDPOINT: said} if said else {}
-    try:
-        hold_config(folder, "stage", {**config, **told})
-    except ResumeError as error:
-        raise ResumeError(error.what, where=error.where, remedy=_REDO) from error
+    def _changed(self, folder: Path, then: Said, now: Said) -> ResumeError:
+        return ResumeError(
+            f"stage {folder.name!r} began with another model behind {then['base_url']}: "
+            f"{_differing(then, now)}",
+            where=str(folder),
+            remedy=f"put that one back, {self._again}",
+        )
 
 
 def _place(said: Said) -> tuple[str, str]:
     return said["base_url"], said["name"]
-
-
-def _changed(folder: Path, then: Said, now: Said) -> ResumeError:
-    return ResumeError(
-        f"stage {folder.name!r} began with another model behind {then['base_url']}: "
-        f"{_differing(then, now)}",
-        where=str(folder),
-        remedy=f"put that one back, {_REDO}",
-    )
 
 
 def _differing(then: Said, now: Said) -> str:

@@ -56,6 +56,7 @@ class Lab:
         reporter: progress of the stages that are made once.
         clock: seconds.
         executor, address: of the shared rollouts; see `bulk`. They decide no row.
+        teacher_key: bearer token for the servers that stages of arms ask.
     """
 
     config: LabConfig
@@ -64,6 +65,7 @@ class Lab:
     clock: Callable[[], float] = time.monotonic
     executor: ExecutorName = "processes"
     address: str = ""
+    teacher_key: str = ""
     _exams: dict[str, Exam] = field(default_factory=dict)
 
     def prepare(self) -> None:
@@ -149,6 +151,7 @@ class Lab:
             self.firehose,
             TrainingGround(problems, self.worlds, default_encoder()),
             self.clock,
+            self.teacher_key,
         )
 
     def exam(self, pool: str) -> Exam:

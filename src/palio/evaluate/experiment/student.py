@@ -18,11 +18,14 @@ from palio.evaluate.experiment.firehose import FirehoseRow
 from palio.evaluate.experiment.plan import Arm, Plan
 from palio.evaluate.experiment.task import Task
 from palio.records import ConfigError, InputError, Record, digest, from_json, to_json
+from palio.rollout.config import FILE
 from palio.train.backend import backend_of
 from palio.train.ground import Ground
 from palio.train.memory import give_back
-from palio.train.recipe import Recipe, StageEntry, read_recipe
+from palio.train.ready import check_stages
+from palio.train.recipe import Recipe, StageEntry, plain_stage, read_recipe
 from palio.train.reporting import drop_spent
+from palio.train.servers import ENDPOINT, TEACHER, Said, Servers
 from palio.train.settings import SftSettings
 from palio.train.stage import Context, StageResult
 from palio.train.stages import kind_named
@@ -33,6 +36,7 @@ WEIGHTS = "model.safetensors"
 DONE = "stage.json"
 SFT = "0-sft"
 """Folder of an arm's fine-tuning; further stages count on from it."""
+_AGAIN = "name another --out, or remove the folder of this stage and of those after it"
 BASE_ROWS = 6_000
 """Rows that vocabulary and documents are made from; of every agent, so that no arm is at home."""
 
@@ -47,6 +51,7 @@ class School:
         firehose: every row.
         ground: training problems, for stages that roll out.
         clock: seconds.
+        teacher_key: bearer token for the servers that stages ask.
     """
 
     config: LabConfig
@@ -54,6 +59,7 @@ class School:
     firehose: Sequence[FirehoseRow]
     ground: Ground
     clock: Callable[[], float]
+    teacher_key: str = ""
 
 
 @dataclass
@@ -104,9 +110,14 @@ class Student:
 
         Raises:
             InputError: the arm that this one starts from was not run to its end.
-            ConfigError: a stage of the plan cannot be read.
+            ConfigError: a stage of the plan cannot be read, or has settings that nothing here can
+                be used with (`train.ready`).
+            MissingDependencyError: a stage needs what is not installed.
+            ResumeError: a stage began, or another arm has learned, with another model behind the
+                same address (`train.servers`).
+            UpstreamError: a server that a stage asks cannot be reached.
         """
-        entries = further(self.plan, self.arm)  # what cannot be read is told before hours of work
+        entries = self._entries()  # what cannot be done is told before hours of work
         taught = Taught(self._start())
         rows = self._rows() if self.arm.sft or self.arm.stages else []  # else it is the base itself
         taught.rows = len(rows)
@@ -118,6 +129,16 @@ class Student:
             taught.measures |= {f"{entry.name}.{k}": v for k, v in made.measures.items()}
             taught.measures |= {f"{entry.name}.{k}": float(v) for k, v in made.counts.items()}
         return taught
+
+    def _entries(self) -> tuple[StageEntry, ...]:
+        entries = further(self.plan, self.arm)
+        left = [
+            entry
+            for number, entry in enumerate(entries, start=1)
+            if not (self.folder / f"{number}-{entry.name}" / DONE).exists()
+        ]
+        check_stages(left, _named(self.plan, self.arm), key=self.school.teacher_key)
+        return entries
 
     def _rows(self) -> list[CorpusRow]:
         return draw(self.plan, self.arm, self.school.firehose, salt_of(self.seed))
@@ -183,19 +204,42 @@ class Student:
         kind = kind_named(entry.kind)
         if kind.ground and not self.school.ground.problems:
             raise ConfigError(f"stage {entry.name!r} needs training problems")
-        context = self._context(entry, rows)
+        said = self._hold(entry, previous, folder)
+        context = self._context(entry, rows, said)
         made = kind.run(entry.settings, context, previous, folder, self._report(entry.name))
         give_back()
         mark = _Mark(
             checkpoint=str(made.checkpoint.relative_to(folder)),
             counts=made.counts,
             measures=made.measures,
+            endpoint=dict(said),
         )
         write_lines(folder / DONE, [to_json(mark) + b"\n"])
         drop_spent(folder)
         return made
 
-    def _context(self, entry: StageEntry, rows: Sequence[CorpusRow]) -> Context:
+    def _hold(self, entry: StageEntry, previous: Path | None, folder: Path) -> Said:
+        """Hold a stage to the server that it asks, and its teacher to that of the lab's other runs.
+
+        Arms that learned of different models behind one address would be compared as if of one.
+        """
+        endpoint = kind_named(entry.kind).asks(entry.settings, previous)
+        if endpoint is None:
+            return {}
+        servers = Servers(self.school.teacher_key, again=_AGAIN)
+        arms = self.folder.parents[2]
+        begun = (path.parent for path in sorted(arms.glob(f"*/*/*/*/{FILE}")))
+        servers.meet((other for other in begun if other != folder), arms)
+        held = {
+            "lab": self.school.config.digest(),
+            "stage": plain_stage(entry),
+            TEACHER: endpoint.teacher,
+        }
+        return servers.hold(folder, held, endpoint, finished=False)
+
+    def _context(
+        self, entry: StageEntry, rows: Sequence[CorpusRow], said: Said | None = None
+    ) -> Context:
         config = self.school.config
         recipe: Recipe = msgspec.structs.replace(self.recipe, stages=(entry,))
         return Context(
@@ -210,9 +254,11 @@ class Student:
                 "firehose": config.digest(),
                 "arm": digest(self.arm),
                 "plan": self.plan.digest(),
+                **({ENDPOINT: digest(said)} if said else {}),
             },
             threads=config.workers,
             device=config.device,
+            teacher_key=self.school.teacher_key,
             clock=self.school.clock,
         )
 
@@ -243,15 +289,25 @@ def further(plan: Plan, arm: Arm) -> tuple[StageEntry, ...]:
     if not arm.stages:
         return ()
     plain = {"name": plan.name, "stage": [dict(stage) for stage in arm.stages]}
-    return read_recipe(plain, where=f"plan {plan.name}, arm {arm.name}").stages
+    return read_recipe(plain, where=_named(plan, arm)).stages
+
+
+def _named(plan: Plan, arm: Arm) -> str:
+    """What messages call the place of an arm's stages."""
+    return f"plan {plan.name}, arm {arm.name}"
 
 
 class _Mark(Record, frozen=True):
-    """Written last in the folder of a stage: it is finished, and this is what it made."""
+    """Written last in the folder of a stage: it is finished, and this is what it made.
+
+    Attributes:
+        endpoint: what the server that it asked said of itself, a `broker.pin.ModelPin`.
+    """
 
     checkpoint: str
     counts: dict[str, int] = {}
     measures: dict[str, float] = {}
+    endpoint: dict[str, Any] = {}
 
 
 def _finished(path: Path) -> StageResult:
