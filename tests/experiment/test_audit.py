@@ -12,6 +12,7 @@ from palio.evaluate.experiment.audit import audit_lab, is_lab
 from palio.evaluate.experiment.firehose import FirehoseRow
 from palio.evaluate.experiment.plan import Arm, Plan
 from palio.evaluate.experiment.runs import ArmRun, append_run
+from palio.evaluate.mainjob.worlds import open_ground
 from palio.records import InputError, Suite, to_json
 from palio.suites.files import write_suite
 from palio.train.audit import AUDIT
@@ -191,6 +192,13 @@ def test_rollouts_without_a_record_and_foreign_plans(lab, problems):
     assert not found.clean
     with pytest.raises(InputError, match="another version"):
         audit_lab(lab, [])
+    pools = lab / "world" / "pools.json"
+    pools.write_text('{"p": 1}')
+    for reads in (lambda: audit_lab(lab, [PLAN]), lambda: open_ground(lab / "world")):
+        (lab / "world" / "composition.json").write_text("{}")
+        with pytest.raises(InputError, match="not a valid") as found:
+            reads()
+        assert found.value.where == str(pools)
 
 
 def test_on_the_command_line(lab, tmp_path, problems):

@@ -1,7 +1,9 @@
 """A lab that two processes work in, or whose runs broke off, makes no run of another start."""
 
+import dataclasses
 import fcntl
 import threading
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -10,7 +12,7 @@ from palio.evaluate.experiment.config import LabConfig, checked, read_lab
 from palio.evaluate.experiment.lab import Lab
 from palio.evaluate.experiment.plan import Arm, load_plan
 from palio.evaluate.experiment.runs import append_run, read_runs
-from palio.evaluate.experiment.student import School, Student
+from palio.evaluate.experiment.student import School, Student, further
 from palio.evaluate.experiment.task import Task
 from palio.records import ConfigError, InputError
 from palio.rollout.journal import lock_folder
@@ -111,6 +113,7 @@ def test_a_lab_that_can_have_no_world_is_refused_with_its_file(tmp_path, setting
     with pytest.raises(ConfigError) as error:
         read_lab(path)
     assert error.value.where == str(path)
+    assert error.value.remedy
 
 
 def test_an_agent_that_there_is_not_is_told_before_the_worlds_are_made(tmp_path):
@@ -131,5 +134,15 @@ def test_a_name_that_leads_out_of_the_lab_is_refused(tmp_path, name):
     (tmp_path / "p.toml").write_text(text.format("plain"))
     assert load_plan(str(tmp_path / "p.toml")).arms[0].name == "plain"
     (tmp_path / "p.toml").write_text(text.format(name))
-    with pytest.raises(ConfigError, match="are folders"):
+    with pytest.raises(ConfigError, match="plan p, arm .*: names of plans.* are folders") as found:
         load_plan(str(tmp_path / "p.toml"))
+    assert (found.value.where, bool(found.value.remedy)) == (str(tmp_path / "p.toml"), True)
+
+
+def test_a_lab_without_training_problems_names_what_to_raise(tmp_path):
+    arm = student(tmp_path, "b")
+    arm.school = dataclasses.replace(arm.school, ground=SimpleNamespace(problems=()))
+    with pytest.raises(ConfigError, match="stage 'once' needs training problems") as found:
+        arm._stage(further(PLAN, PLAN.arm("b"))[0], [], None, "1-once")
+    assert found.value.where == str(arm.folder / "1-once")
+    assert "`problems`" in found.value.remedy

@@ -229,8 +229,9 @@ def test_exam_problems_are_chosen_by_digest_not_by_order(
 def test_bad_settings_are_named(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "demo.toml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as found:
         read_config(path)
+    assert (found.value.where, bool(found.value.remedy)) == (str(path), True)
 
 
 def test_an_unknown_recipe_is_refused_before_any_work(tmp_path: Path) -> None:

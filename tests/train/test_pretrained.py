@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -23,9 +24,17 @@ from jinja2 import Environment
 from safetensors.torch import load_file
 
 from palio.judging.encoders import default_encoder
-from palio.records import ConfigError, IntegrityError, Message, MissingDependencyError, PalioError
-from palio.train.backend import Talk
+from palio.records import (
+    ConfigError,
+    InputError,
+    IntegrityError,
+    Message,
+    MissingDependencyError,
+    PalioError,
+)
+from palio.train.backend import Source, Talk
 from palio.train.backends.codec import PretrainedCodec, tool_segments
+from palio.train.backends.pretrained import mixture
 from palio.train.backends.qwen import qwen_tokenizer
 from palio.train.backends.templates import check_template
 from palio.train.backends.weights import load_model, load_tokenizer, located
@@ -103,6 +112,23 @@ def test_a_package_that_is_not_there_is_named() -> None:
     with pytest.raises(MissingDependencyError, match="no_such_package"):
         located("package:no_such_package/file")
     assert located("package:palio/train").endswith("palio/train")
+
+
+def test_a_damaged_file_of_ranks_is_named_with_a_remedy(tmp_path: Path) -> None:
+    tokens = [*(bytes([byte]) for byte in range(256)), b"abc"]
+    lines = [b"%s %d" % (base64.b64encode(each), rank) for rank, each in enumerate(tokens)]
+    (tmp_path / "q.tiktoken").write_bytes(b"\n".join(lines))
+    with pytest.raises(InputError, match="b'abc' is no merge of tokens of lower rank") as found:
+        qwen_tokenizer(tmp_path / "q.tiktoken")
+    assert found.value.where == str(tmp_path / "q.tiktoken")
+    assert "another tokenizer" in found.value.remedy
+
+
+def test_a_stage_with_nothing_to_train_on_is_named_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nothing to train on") as found:
+        mixture([Source("rows", [])], tmp_path / "sft")
+    assert found.value.where == str(tmp_path / "sft")
+    assert "longest" in found.value.remedy
 
 
 def test_places_are_told_as_exactly_as_transformers_tells_them(weights: Path) -> None:

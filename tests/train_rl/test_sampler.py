@@ -171,14 +171,14 @@ def test_a_model_that_fails_is_reported_to_every_caller(scene: Scene) -> None:
 
 
 @contextmanager
-def serving(answer: Any, status: int = 200) -> Iterator[str]:
+def serving(answer: Any, status: int = 200, *, missing: int = 0) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             assert self.path == "/v1/completions"
             data = json.dumps(answer(body)).encode()
             self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Content-Length", str(len(data) + missing))
             self.end_headers()
             self.wfile.write(data)
 
@@ -232,6 +232,11 @@ def test_a_server_without_token_ids_is_refused() -> None:
         CompletionsSampler(url, "m").sample([1], hot(0))
     with pytest.raises(UpstreamError, match="v1/completions"):
         CompletionsSampler(url, "m", timeout_s=2).sample([1], hot(0))
+    with (
+        serving(lambda body: {"choices": [{"text": "hello"}]}, missing=9) as url,
+        pytest.raises(UpstreamError, match=r"v1/completions: IncompleteRead"),
+    ):
+        CompletionsSampler(url, "m").sample([1], hot(0))
 
 
 @contextmanager

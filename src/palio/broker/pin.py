@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from palio.broker.upstream import checked_url, endpoint_of, shown_url
+from palio.broker.upstream import check_key, checked_url, endpoint_of, shown_url
 from palio.records import FaultCode, Record, UpstreamError
 
 _PASSING = ("created", "permission")
@@ -56,9 +56,11 @@ def endpoint_pin(base_url: str, api_key: str, model: str) -> ModelPin:
 
     Raises:
         UpstreamError: the server cannot be reached, or is broken.
-        ConfigError: the URL is none.
+        ConfigError: the URL is none, or names a user beside a key.
     """
-    told = asyncio.run(_model_list(endpoint_of(base_url, "models"), api_key))
+    url = endpoint_of(base_url, "models")
+    check_key(url, api_key)
+    told = asyncio.run(_model_list(url, api_key))
     entry = next((each for each in told if each.get("id") == model), {})
     ours = entry.get("palio")
     digests = ours if isinstance(ours, dict) else {}

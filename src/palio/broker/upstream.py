@@ -178,12 +178,7 @@ class HttpUpstream:
         self.url = endpoint_of(url, "chat/completions")
         self.model = model
         self._where = shown_url(self.url)
-        if api_key and self._where != self.url.partition("?")[0]:
-            raise ConfigError(
-                "the URL names a user and a key is given too; a request can carry but one",
-                where=self._where,
-                remedy="leave one of them out",
-            )
+        check_key(self.url, api_key)
         self._key = api_key
         self._scoped_keys = scoped_keys
         self._budget_s = budget_s
@@ -360,6 +355,21 @@ def endpoint_of(url: str, path: str) -> str:
     """
     parts = urlsplit(checked_url(url))
     return parts._replace(path=f"{parts.path.rstrip('/')}/{path}").geturl()
+
+
+def check_key(url: str, api_key: str) -> None:
+    """A request can carry the user of its URL or a key.
+
+    Raises:
+        ConfigError: there are both.
+    """
+    shown = shown_url(url)
+    if api_key and shown != url.partition("?")[0]:
+        raise ConfigError(
+            "the URL names a user and a key is given too; a request can carry but one",
+            where=shown,
+            remedy="leave one of them out",
+        )
 
 
 def shown_url(url: str) -> str:

@@ -97,7 +97,8 @@ class _Auditor:
         suite = read_suite(folder / "world" / "suite.json")
         path = folder / "world" / "pools.json"
         self._suite = suite.content_digest()
-        self._watch = Watch(suite.problems, from_json(path.read_bytes(), dict[str, str]))
+        pools = from_json(path.read_bytes(), dict[str, str], where=str(path))
+        self._watch = Watch(suite.problems, pools)
         self._firehose: list[FirehoseRow] = read_firehose(folder / "firehose")
         self._seen: dict[str, Seen] = {}
         self._told: dict[tuple[str, str, int], tuple[StageAudit, ...]] = {}

@@ -145,7 +145,8 @@ def read_lab(path: Path | None, suite_seed: int | None = None) -> LabConfig:
         where = str(path or "")
         raise ConfigError(f"not a configuration of the lab: {error}", where=where) from error
     except PalioError as error:  # which setting it is, but not in which file
-        raise type(error)(error.what, where=str(path or ""), remedy=error.remedy) from error
+        remedy = error.remedy or "correct it in the configuration"
+        raise type(error)(error.what, where=str(path or ""), remedy=remedy) from error
 
 
 def checked(config: LabConfig) -> LabConfig:

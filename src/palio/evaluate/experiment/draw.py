@@ -70,7 +70,10 @@ def problems_of(plan: Plan, candidates: dict[str, Candidates]) -> dict[str, tupl
         return {name: tuple(each) for name, each in candidates.items()}
     shared = set.intersection(*(set(each) for each in candidates.values()))
     if not shared:
-        raise InputError(f"no problem has a row in every arm of plan {plan.name}")
+        raise InputError(
+            f"no problem has a row in every arm of plan {plan.name}",
+            remedy='ask less of its arms (gates, agents, share), or say support = "own"',
+        )
     return dict.fromkeys(candidates, tuple(sorted(shared)))
 
 

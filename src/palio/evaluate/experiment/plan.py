@@ -137,6 +137,10 @@ def load_plan(name: str) -> Plan:
         raise ConfigError("no such plan", where=name, remedy=remedy) from error
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"not a plan: {error}", where=name) from error
+    except ConfigError as error:  # which arm it is, but not in which file
+        place = f"{error.where}: " if error.where else ""
+        remedy = error.remedy or "correct it in the file"
+        raise ConfigError(f"{place}{error.what}", where=name, remedy=remedy) from error
 
 
 def _plans() -> Any:

@@ -203,7 +203,11 @@ class Student:
         folder.mkdir(parents=True, exist_ok=True)
         kind = kind_named(entry.kind)
         if kind.ground and not self.school.ground.problems:
-            raise ConfigError(f"stage {entry.name!r} needs training problems")
+            raise ConfigError(
+                f"stage {entry.name!r} needs training problems, and the lab has none",
+                where=str(folder),
+                remedy="raise `problems` or `train_share` in the lab's configuration",
+            )
         said = self._hold(entry, previous, folder)
         context = self._context(entry, rows, said)
         made = kind.run(entry.settings, context, previous, folder, self._report(entry.name))

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from palio.agents.registry import find_agent
-from palio.records import ConfigError, InputError, Record
+from palio.records import ConfigError, InputError, PalioError, Record
 from palio.world.synthesis.wording import banks_for, chosen_banks
 
 PRODUCTS_A_PROBLEM = 6
@@ -170,3 +170,6 @@ def read_config(path: Path | None = None, seed: int | None = None) -> MainJobCon
             where=str(path or ""),
             remedy=f"the keys are {', '.join(MainJobConfig.__struct_fields__)}",
         ) from error
+    except PalioError as error:  # which setting it is, but not in which file
+        remedy = error.remedy or "correct it in the configuration"
+        raise type(error)(error.what, where=str(path or ""), remedy=remedy) from error

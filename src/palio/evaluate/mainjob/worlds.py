@@ -219,15 +219,16 @@ def _summed(
 def open_ground(folder: Path) -> Ground:
     """Read what `make_worlds` wrote."""
     suite = read_suite(folder / "suite.json")
-    pools = from_json((folder / "pools.json").read_bytes(), dict[str, str])
-    composition = from_json((folder / "composition.json").read_bytes(), dict[str, dict[str, float]])
+    pools, composition = folder / "pools.json", folder / "composition.json"
     return Ground(
         folder=folder,
         problems=suite.problems,
         race=tuple(problem for problem in suite.problems if problem.catalogue == RACE),
-        pools=pools,
+        pools=from_json(pools.read_bytes(), dict[str, str], where=str(pools)),
         clustering=leak_clusters(suite.problems),
-        composition=composition,
+        composition=from_json(
+            composition.read_bytes(), dict[str, dict[str, float]], where=str(composition)
+        ),
     )
 
 

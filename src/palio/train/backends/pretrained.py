@@ -77,7 +77,7 @@ class PretrainedBackend:
         report: Report,
     ) -> StageResult:
         """Train on examples, in this process or in those that `trl.launch` starts."""
-        rows = mixture(sources)
+        rows = mixture(sources, out)
         write_rows(out, [labelled(example) for example in rows])
         job = SftJob(
             stage=context.name,
@@ -146,15 +146,23 @@ def labelled(example: Example) -> tuple[list[int], list[int]]:
     return ids, [token if at in wanted else -100 for at, token in enumerate(ids)]
 
 
-def mixture(sources: Sequence[Source]) -> list[Example]:
+def mixture(sources: Sequence[Source], out: Path) -> list[Example]:
     """One epoch in which every source has its share and no row is missing; short ones repeat.
+
+    Args:
+        sources: of the stage.
+        out: its folder, for the message.
 
     Raises:
         InputError: nothing to train on.
     """
     sources = [source for source in sources if source.examples and source.weight > 0]
     if not sources:
-        raise InputError("there is nothing to train on")
+        raise InputError(
+            "there is nothing to train on",
+            where=str(out),
+            remedy="raise `longest` in [data], or give the stage more rows or rollouts",
+        )
     weight = sum(source.weight for source in sources)
     total = max(len(source.examples) * weight / source.weight for source in sources)
     parts = [

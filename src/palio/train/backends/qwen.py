@@ -50,8 +50,14 @@ def qwen_tokenizer(ranks: Path) -> Any:
     merges = []
     for token, rank in sorted(table.items(), key=lambda item: item[1]):
         if len(token) > 1:
-            left, right = _last_merge(token, rank, table)
-            merges.append((spell(left), spell(right)))
+            parts = _last_merge(token, rank, table)
+            if len(parts) != 2:
+                raise InputError(
+                    f"token {token!r} is no merge of tokens of lower rank",
+                    where=str(ranks),
+                    remedy="install the package again, or name another tokenizer",
+                )
+            merges.append((spell(parts[0]), spell(parts[1])))
     vocabulary = {spell(token): rank for token, rank in table.items()}
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     made.normalizer = normalizers.NFC()
@@ -67,16 +73,16 @@ def qwen_tokenizer(ranks: Path) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=made, eos_token=_MARKS[2], pad_token=_MARKS[0])
 
 
-def _last_merge(token: bytes, rank: int, table: dict[bytes, int]) -> tuple[bytes, bytes]:
-    """The two parts that a token is merged from: what lower ranks make of its bytes."""
+def _last_merge(token: bytes, rank: int, table: dict[bytes, int]) -> list[bytes]:
+    """The two parts that a token is merged from, what lower ranks make of its bytes; more: none."""
     parts = [token[at : at + 1] for at in range(len(token))]
     while len(parts) > 2:
         ranked = [table.get(parts[at] + parts[at + 1], rank) for at in range(len(parts) - 1)]
         best = min(range(len(ranked)), key=ranked.__getitem__)
         if ranked[best] >= rank:
-            raise InputError(f"token {token!r} is no merge of tokens of lower rank")
+            break
         parts[best : best + 2] = [parts[best] + parts[best + 1]]
-    return parts[0], parts[1]
+    return parts
 
 
 def _letters() -> dict[int, str]:

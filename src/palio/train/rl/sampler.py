@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
+from http.client import HTTPException
 from inspect import signature
 from typing import Any, NamedTuple, Protocol, Self
 from urllib.parse import urlsplit
@@ -343,7 +344,7 @@ class CompletionsSampler:
             return Sampled([int(token) for token in written], [float(score) for score in scores])
         except urllib.error.HTTPError as error:
             raise self._refused(error) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:  # the last one: it broke off
             raise broken(f"{self._url}: {error}") from error
         except (KeyError, IndexError, TypeError) as error:
             raise UpstreamError(
