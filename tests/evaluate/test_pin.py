@@ -23,7 +23,6 @@ from palio.evaluate.cluster import PolicySource
 from palio.evaluate.pin import checkpoint_pin
 from palio.evaluate.rollouts import read_identity
 from palio.records import (
-    ConfigError,
     InputError,
     IntegrityError,
     PalioError,
@@ -290,12 +289,6 @@ def test_a_server_without_a_list_of_models_is_held_to_its_address(listed: Any, s
         found = endpoint_pin(url, "", "m")
     assert found == ModelPin(base_url=url, name="m")
     assert "does not tell the weights" in found.in_words()
-
-
-def test_a_user_in_the_address_beside_a_key_is_refused_before_anybody_is_asked() -> None:
-    with pytest.raises(ConfigError, match="the URL names a user and a key") as found:
-        endpoint_pin("http://me:pw@127.0.0.1:9/v1", KEY, "m")
-    assert (found.value.where, "pw" in str(found.value)) == ("http://127.0.0.1:9/v1/models", False)
 
 
 def test_nobody_at_the_address_is_told_before_anything_is_written(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from palio.broker.pin import endpoint_pin
 from palio.cli.main import app
 from palio.records import ConfigError, MissingDependencyError, PalioError
 from palio.train.dry import rehearsed
@@ -165,6 +166,12 @@ def test_a_finished_stage_is_not_asked_what_it_needs(taught: Class) -> None:  # 
             with pytest.raises(ConfigError, match="the URL names a user and a key"):
                 taught(url, *later, **more)
             assert taught.files() == before, "what is done again is removed when it can be"
+
+
+def test_a_user_in_an_address_beside_a_key_is_refused_before_anybody_is_asked() -> None:
+    with pytest.raises(ConfigError, match="the URL names a user and a key") as found:
+        endpoint_pin("http://me:pw@127.0.0.1:9/v1", KEY, "m")
+    assert (found.value.where, "pw" in str(found.value)) == ("http://127.0.0.1:9/v1/models", False)
 
 
 @pytest.mark.parametrize("stage", ["teacher", "rejection"])
