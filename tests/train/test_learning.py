@@ -26,7 +26,7 @@ from palio.train.batches import Example, batches, collate
 from palio.train.checkpoint import load_checkpoint
 from palio.train.documents import Author, Material, verdict_text
 from palio.train.inputs import chosen
-from palio.train.loop import Mixture, Stage, StageConfig, rate_at
+from palio.train.loop import LOSS_TOKENS, Mixture, Stage, StageConfig, rate_at
 from palio.train.model import Qwen3
 from palio.train.optimiser import Optimiser, OptimiserConfig, orthogonal
 from palio.train.recipe import DataConfig, Recipe, load_recipe, shortened
@@ -287,6 +287,8 @@ def test_a_run_killed_on_the_way_ends_as_if_it_was_not(
     again = train(wanted, corpus, killed)
     assert [stage.skipped for stage in again.stages] == [True, False]
     assert again.stages[1].counts == whole.stages[1].counts
+    counts = whole.stages[1].counts
+    assert 0 < counts[LOSS_TOKENS] < counts["tokens"]
     expected, got = weights(whole.final), weights(again.final)
     assert all(torch.equal(expected[name], got[name]) for name in expected)
     steps = [(p.stage, p.step) for p in read_curve(killed)]

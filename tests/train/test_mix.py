@@ -79,6 +79,22 @@ def test_parts_of_batches_are_drawn_by_the_weight_of_their_source() -> None:
     assert sum(drawn) / 2000 == pytest.approx(0.75, abs=0.04)
 
 
+def test_trained_tokens_are_counted_and_a_resumed_run_counts_those_before_it() -> None:
+    long = Source("long", [Example((1, 2, 3, 4, 0), (1, 3))] * 5, 0.5)
+    sources = [
+        (each.name, each.examples, each.weight) for each in (numbered("few", 0, 4, 0.5), long)
+    ]
+    straight, resumed = (Mixture(sources, 12, seed=1) for _ in range(2))
+    labels = [len(straight.draw(0).labels) for _ in range(30)]
+    assert len(set(labels)) > 1
+    assert straight.trained == sum(labels)
+    resumed.skip_to(20)
+    assert resumed.trained == sum(labels[:20])
+    for _ in range(10):
+        resumed.draw(0)
+    assert resumed.trained == straight.trained
+
+
 def test_an_epoch_holds_every_row_and_each_source_has_its_share() -> None:
     few, many = numbered("few", 0, 2, 0.25), numbered("many", 100, 9, 0.75)
     ids = [example.ids[0] for example in mixture([few, many])]

@@ -19,6 +19,9 @@ from palio.train.model import Qwen3
 from palio.train.optimiser import Optimiser, OptimiserConfig
 from palio.train.team import Team
 
+LOSS_TOKENS = "loss_tokens"
+"""Count of a stage of this loop: the tokens whose loss it trained on, every showing of one."""
+
 
 class StageConfig(Record, frozen=True, omit_defaults=False):
     """How one stage trains.
@@ -64,6 +67,11 @@ class Mixture:
         sources: (name, examples, weight); weights need not sum to 1.
         budget: cost of a part, see `batches`.
         seed: decides order and draws.
+
+    Attributes:
+        drawn: parts drawn so far.
+        trained: trained tokens in them. A resumed run draws again what it had drawn, so that these
+            are those of the whole run.
     """
 
     def __init__(
@@ -76,12 +84,14 @@ class Mixture:
             batches(examples, budget, random.Random(f"{name}-{seed}"))
             for name, examples, _ in sources
         ]
-        self.drawn = 0
+        self.drawn = self.trained = 0
 
     def _next(self) -> list[Example]:
         which = self._rng.choices(range(len(self._weights)), self._weights)[0]
         self.drawn += 1
-        return [self._examples[which][at] for at in next(self._streams[which])]
+        part = [self._examples[which][at] for at in next(self._streams[which])]
+        self.trained += sum(len(example.targets) for example in part)
+        return part
 
     def draw(self, pad: int) -> Batch:
         """The next part of a batch."""

@@ -19,7 +19,7 @@ from palio.train.checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, save
 from palio.train.disk import finite, saving
 from palio.train.engine import Engine
 from palio.train.heads import lay_out_heads
-from palio.train.loop import Mixture, Point, Progress, Stage
+from palio.train.loop import LOSS_TOKENS, Mixture, Point, Progress, Stage
 from palio.train.model import ModelConfig, Qwen3
 from palio.train.optimiser import Optimiser
 from palio.train.recipe import PalioModel
@@ -171,6 +171,7 @@ class _Run:
             raise IntegrityError(error.what, where=str(self.out), remedy=error.remedy) from error
         self.reporter.end()
         counts = {**self.counts, "steps": now.step, "tokens": now.tokens}
+        counts[LOSS_TOKENS] = self.stage.mixture.trained
         folder = self.out / CHECKPOINT
         told = {"template": template_digest(), "rows": self.rows}
         save_checkpoint(
