@@ -1,7 +1,9 @@
 """What a plan's runs are turned into."""
 
+import json
 import math
 
+import msgspec
 import numpy
 import pytest
 from hypothesis import given
@@ -124,6 +126,31 @@ def test_differences_are_paired_by_seed_and_corrected_together():
     assert {effect.measure for effect in result.intents} == {"asr:shop"}
 
 
+def based(run_of: ArmRun, base: str) -> ArmRun:
+    return msgspec.structs.replace(run_of, base=base)
+
+
+def test_two_runs_with_different_bases_are_no_pair():
+    runs = [run(arm, seed, first(9 + seed)) for arm in "abc" for seed in range(3)]
+    whole = analyse(PLAN, runs)
+    assert analyse(PLAN, [based(each, f"w{each.seed}") for each in runs]) == whole
+    one = [based(each, "x" if (each.arm, each.seed) == ("a", 0) else "") for each in runs]
+    assert analyse(PLAN, one) == whole, "of the others it is not known"
+    parted = [based(each, "x" if (each.arm, each.seed) == ("a", 0) else "w") for each in runs]
+    result = analyse(PLAN, parted)
+    assert [[each.seed for each in effect.seeds] for effect in result.effects] == [
+        [1, 2],
+        [0, 1, 2],
+    ]
+    assert [[each.seed for each in effect.seeds] for effect in result.intents] == [
+        [1, 2],
+        [0, 1, 2],
+    ]
+    assert (result.seeds, result.complete) == (2, False)
+    means = {arm.arm: (arm.seeds, arm.mean) for arm in result.arms}
+    assert means["c"] == ((0, 1, 2), pytest.approx(0.525)), "over the seeds of every contrast"
+
+
 def test_mcnemar_needs_the_same_problems():
     runs = [run("a", 0, first(5)), run("b", 0, first(4), problems="others")]
     assert analyse(PLAN, [*runs, run("c", 0, first(1))]).effects[0].seeds[0].test is None
@@ -143,11 +170,18 @@ def test_exposure_is_a_difference_within_each_run():
     )
     base = run("a", 0, first(12))
     groups = {"exposed": (9, 10), "unexposed": (3, 10)}
-    import msgspec
-
     result = analyse(plan, [msgspec.structs.replace(base, groups=groups)])
     assert result.effects[0].mean == pytest.approx(0.6)
     assert result.intents == ()
+
+
+def test_a_run_of_an_older_version_is_read(tmp_path):
+    append_run(tmp_path, based(run("a", 0, first(3)), "w"))
+    path = tmp_path / "runs.jsonl"
+    (plain,) = map(json.loads, path.read_text().splitlines())
+    assert (plain.pop("base"), plain.pop("loss_counted")) == ("w", 0)
+    path.write_text(json.dumps(plain) + "\n")
+    assert read_runs(tmp_path) == [run("a", 0, first(3))]
 
 
 def test_a_torn_last_line_is_no_run(tmp_path):

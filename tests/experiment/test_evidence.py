@@ -190,6 +190,40 @@ def test_the_design_of_a_lab_is_all_but_device_and_workers():
     assert LabConfig(loss_tokens=5).design() != LAB.design()
 
 
+def test_seeds_whose_arms_start_from_several_bases_are_told(tmp_path):
+    runs = three_seeds()
+    _, unknown = told(runs, tmp_path)
+    _, alike = told([msgspec.structs.replace(each, base="w") for each in runs], tmp_path)
+    assert unknown == alike
+    assert "bases" not in alike
+    of = {("a", 1): "x", ("a", 2): "", ("b", 2): "y"}
+    runs = [msgspec.structs.replace(run, base=of.get((run.arm, run.seed), "w")) for run in runs]
+    _, page = told(runs, tmp_path)
+    assert (
+        "- Arms of seed 1 start from two bases: a; b, c. A contrast needs a shared one; these "
+        "leave the seed out: a \N{MINUS SIGN} b." in page
+    )
+    assert "- Arms of seed 2 start from two bases: b; c. " in page, "of a it is not known"
+    assert "seed 0 start" not in page
+    assert "| a \N{MINUS SIGN} b | +35.0, +25.0 |" in page
+    assert "| 1 of 3 | no |" in page
+    assert "first table are over seeds 0, which every arm and every contrast has." in page
+
+
+def test_the_page_shows_the_budget_and_what_was_counted_where_every_run_counted(tmp_path):
+    some = [msgspec.structs.replace(each, loss_tokens=600_000) for each in three_seeds()]
+    counted = [
+        msgspec.structs.replace(each, loss_counted=598_001 + each.seed)
+        if (each.arm, each.seed) != ("b", 0)
+        else each
+        for each in some
+    ]
+    _, page = told(counted, tmp_path)
+    assert "| SFT loss tokens (budget) |" in page
+    assert page.count("| 600,000, 598,002 counted |") == 2
+    assert page.count("| 600,000 |") == 1
+
+
 def sampled_page(folder, **pass_at):
     """The page of a plan with rollouts at temperature 1; some of its runs have one student."""
     samples = max(int(k) for k in pass_at)

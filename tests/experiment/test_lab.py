@@ -101,6 +101,8 @@ def test_a_lab_that_is_killed_goes_on_where_it_stood(lab):
         assert run.n["overall"] == 30
         assert run.loss_tokens == (0 if arm in ("base", "teacher") else 4000)
         assert run.tokens >= run.loss_tokens
+        assert (run.loss_counted > 0) == (run.loss_tokens > 0)
+        assert run.base == by_arm["base"].checkpoint, "of one seed"
     assert len({run.checkpoint for run in runs}) == 5
     assert by_arm["teacher"].measures["teacher.rolled out"] == 6
     leak = by_arm["leak"]

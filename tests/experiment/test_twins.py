@@ -23,10 +23,10 @@ def made(arm="structural", seed=0, rows=ROWS):
     )
 
 
-def found(arm, runs, *, other=OTHER, seed=0):
+def found(arm, runs, *, other=OTHER, seed=0, base=""):
     other = msgspec.structs.replace(other, arms=(arm,))
     plans = {each.digest(): each for each in (ONE, other)}
-    return twin_of(other, arm, seed, runs=runs, plans=plans, firehose=FIREHOSE)
+    return twin_of(other, arm, seed, runs=runs, plans=plans, firehose=FIREHOSE, base=base)
 
 
 def test_the_same_rows_under_another_name_are_found():
@@ -89,6 +89,14 @@ def test_another_seed_or_other_samples_or_an_unknown_plan_are_another_run():
     assert found(SAME, [msgspec.structs.replace(made(), plan_digest="gone")]) is None
 
 
+@pytest.mark.parametrize(
+    ("its", "here", "same"), [("w", "w", True), ("v", "w", False), ("", "w", True), ("v", "", True)]
+)
+def test_a_run_that_is_known_to_have_another_base_is_no_twin(its, here, same):
+    run_of = msgspec.structs.replace(made(), base=its)
+    assert found(SAME, [run_of], base=here) == (run_of if same else None)
+
+
 def test_a_run_with_samples_is_also_one_of_greedy_answers_without_them(tmp_path):
     sampled = msgspec.structs.replace(ONE, samples=8, sampled=20)
     run_of = msgspec.structs.replace(
@@ -108,8 +116,9 @@ def test_an_adopted_run_says_whose_it_is_and_brings_its_checkpoints(tmp_path):
     (stage / "checkpoint").mkdir(parents=True)
     (stage / "checkpoint" / "weights").write_text("w")
     (stage / DONE).write_text("{}")
-    taken = adopted(made(), OTHER, SAME, tmp_path)
+    taken = adopted(msgspec.structs.replace(made(), base="w"), OTHER, SAME, tmp_path)
     assert taken is not None
+    assert taken.base == "w"
     assert (taken.name, taken.twin, taken.train_s, taken.exam_s) == (
         "q/all/0",
         "p/structural/0",

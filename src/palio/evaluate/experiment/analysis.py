@@ -1,14 +1,15 @@
 """Runs become the answer that the plan asked for: per-seed differences, an interval over seeds.
 
 Seeds are the sample: two arms of a seed share weights, vocabulary, order and problems, so their
-difference is one observation. The interval is Student's t over those differences. McNemar's test
-stands within a run only, where problems are the sample, and says nothing about other seeds.
+difference is one observation; two that are known to start from different bases are no pair. The
+interval is Student's t over those differences. McNemar's test stands within a run only, where
+problems are the sample, and says nothing about other seeds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -66,7 +67,7 @@ class ArmSummary(Record, frozen=True, omit_defaults=False):
     Attributes:
         values: by seed, in the order of `seeds`.
         seeds: those that this arm has.
-        mean: over the seeds that every arm of the plan has, so that arms can be compared; over its
+        mean: over the plan's whole seeds (`whole_seeds`), so that arms can be compared; over its
             own where there are none.
     """
 
@@ -83,8 +84,8 @@ class PlanResult(Record, frozen=True, omit_defaults=False):
     """What a plan's runs say so far.
 
     Attributes:
-        complete: whether every arm has the plan's number of seeds.
-        seeds: seeds that every arm has.
+        complete: whether there are as many whole seeds as the plan asks for.
+        seeds: whole seeds: those that every arm and every contrast has.
         n: problems of the examination.
         sampled: of these, problems with samples; 0: greedy only.
         effects: contrasts under the primary measure, Holm-corrected together.
@@ -104,8 +105,8 @@ class PlanResult(Record, frozen=True, omit_defaults=False):
 def analyse(plan: Plan, runs: Sequence[ArmRun]) -> PlanResult:
     """Everything that the plan asks of its runs; a partial set is analysed as far as it goes."""
     by_arm = {arm.name: {r.seed: r for r in runs if r.arm == arm.name} for arm in plan.arms}
-    shared = set.intersection(*(set(found) for found in by_arm.values()))
     effects = [_effect(plan, contrast, by_arm, plan.measure) for contrast in plan.contrasts]
+    whole = whole_seeds(by_arm.values(), effects)
     kinds = sorted({kind for run in runs for kind in run.n} - {"overall"})
     intents = [
         _effect(plan, contrast, by_arm, f"asr:{kind}")
@@ -115,14 +116,30 @@ def analyse(plan: Plan, runs: Sequence[ArmRun]) -> PlanResult:
     ]
     return PlanResult(
         plan=plan.name,
-        complete=len(shared) >= plan.seeds,
-        seeds=len(shared),
+        complete=len(whole) >= plan.seeds,
+        seeds=len(whole),
         n=max((run.n["overall"] for run in runs), default=0),
-        arms=tuple(_arm(name, plan, found, shared) for name, found in by_arm.items()),
+        arms=tuple(_arm(name, plan, found, whole) for name, found in by_arm.items()),
         effects=_corrected(effects),
         intents=tuple(intents),
         sampled=max((run.sampled for run in runs), default=0),
     )
+
+
+def whole_seeds(arms: Iterable[Iterable[int]], effects: Iterable[Effect]) -> set[int]:
+    """The seeds that every arm has and in which every contrast is taken.
+
+    Args:
+        arms: of each its seeds.
+        effects: of all contrasts.
+    """
+    held = [set(seeds) for seeds in arms]
+    return set.intersection(*held, *({each.seed for each in effect.seeds} for effect in effects))
+
+
+def apart(a: ArmRun, b: ArmRun) -> bool:
+    """Whether two runs are known to start from different bases, so that they are no pair."""
+    return bool(a.base and b.base) and a.base != b.base
 
 
 def value_of(run: ArmRun, measure: str) -> float:
@@ -134,9 +151,9 @@ def value_of(run: ArmRun, measure: str) -> float:
     return run.rate("overall" if measure == "asr" else measure.removeprefix("asr:"))
 
 
-def _arm(name: str, plan: Plan, found: dict[int, ArmRun], shared: set[int]) -> ArmSummary:
+def _arm(name: str, plan: Plan, found: dict[int, ArmRun], whole: set[int]) -> ArmSummary:
     values = {seed: value_of(found[seed], plan.measure) for seed in sorted(found)}
-    mean, low, high, _ = t_interval([values[seed] for seed in sorted(shared or found)])
+    mean, low, high, _ = t_interval([values[seed] for seed in sorted(whole or found)])
     return ArmSummary(
         arm=name,
         measure=plan.measure,
@@ -165,6 +182,7 @@ def _effect(
                 test=_within(a[seed], b[seed]) if measure == "asr" else None,
             )
             for seed in sorted(a.keys() & b.keys())
+            if not apart(a[seed], b[seed])
         )
     differences = [each.difference for each in seeds]
     mean, low, high, p_value = t_interval(differences)

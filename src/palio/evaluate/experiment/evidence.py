@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 import jinja2
 import numpy as np
 
-from palio.evaluate.experiment.analysis import ArmSummary, Effect, PlanResult, analyse
+from palio.evaluate.experiment.analysis import (
+    ArmSummary,
+    Effect,
+    PlanResult,
+    analyse,
+    apart,
+    whole_seeds,
+)
 from palio.evaluate.experiment.config import LabConfig
 from palio.evaluate.experiment.pictures import effects_chart, headroom_chart
 from palio.evaluate.experiment.plan import Plan
@@ -22,6 +29,7 @@ from palio.records import to_json
 from palio.world.artefacts import write_lines
 
 PAGE, FOLDER, RESULTS = "evidence.md", "evidence", "results.json"
+_COUNTS = defaultdict(lambda: "several", {2: "two", 3: "three"})
 _MINUS = "\N{MINUS SIGN}"
 LEAST_SEEDS = 3
 """From which on a difference may be called higher, lower or none."""
@@ -67,7 +75,8 @@ def write_evidence(
         mine = [run for seed in by_seed for run in labs[by_seed[seed]].of(plan) if run.seed == seed]
         result = analyse(plan, mine)
         results.append(result)
-        notes = [*_notes(plan), *_exposed(mine), *_groups(plan, mine), *_twins(mine, everything)]
+        notes = [*_notes(plan), *_bases(plan, mine), *_exposed(mine), *_groups(plan, mine)]
+        notes += _twins(mine, everything)
         told.append({**_told(plan, result, mine, notes), "lab": _places(by_seed)})
         for name, picture in pictures(plan, result, mine).items():
             write_lines(folder / f"{name}.svg", [picture.encode(), b"\n"])
@@ -183,19 +192,19 @@ def _told(
 
 
 def _seeds(result: PlanResult) -> tuple[list[int], set[int]]:
-    """The seeds that any arm has, and those that all have."""
+    """The seeds that any arm has, and those that all arms and contrasts have."""
     seeds = sorted({seed for arm in result.arms for seed in arm.seeds})
-    return seeds, {seed for seed in seeds if all(seed in arm.seeds for arm in result.arms)}
+    return seeds, whole_seeds((arm.seeds for arm in result.arms), result.effects)
 
 
 def _arms(result: PlanResult, runs: Sequence[ArmRun], k: str) -> list[dict[str, str]]:
-    """Rows of the table of arms: all values, and means over the seeds that every arm has."""
-    seeds, shared = _seeds(result)
+    """Rows of the table of arms: all values, and means over the plan's whole seeds."""
+    seeds, whole = _seeds(result)
     told = []
     for arm in result.arms:
         value = dict(zip(arm.seeds, arm.values, strict=True))
         by_seed = ", ".join(f"{100 * value[s]:.1f}" if s in value else "-" for s in seeds)
-        over = shared or set(arm.seeds)
+        over = whole or set(arm.seeds)
         told.append(
             _arm(arm, [r for r in runs if r.arm == arm.arm and r.seed in over], k)
             | {"by_seed": by_seed if value else ""}
@@ -212,6 +221,9 @@ def _arm(summary: ArmSummary, runs: Sequence[ArmRun], k: str) -> dict[str, str]:
         found = [getattr(run, wanted) for run in runs]
         return f"{float(np.mean(found)):,.0f}" if found else ""
 
+    counted = ""
+    if runs and all(run.loss_counted for run in runs):
+        counted = f", {count('loss_counted')} counted"
     many = [run.pass_at[k] for run in runs if k in run.pass_at]
     gaps = [run.pass_at[k] - run.pass_at["1"] for run in runs if {k, "1"} <= run.pass_at.keys()]
     return {
@@ -224,7 +236,7 @@ def _arm(summary: ArmSummary, runs: Sequence[ArmRun], k: str) -> dict[str, str]:
         "product": rate("product"),
         "shop": rate("shop"),
         "voucher": rate("voucher"),
-        "loss_tokens": count("loss_tokens"),
+        "loss_tokens": count("loss_tokens") + counted,
         "steps": count("steps"),
         "invented": count("invented_ids"),
     }
@@ -276,11 +288,13 @@ def verdict(effect: Effect, smallest: float) -> str:
 
 def _examined(plan: Plan, result: PlanResult) -> str:
     """How many problems each column is of, and over which seeds the means are."""
-    seeds, shared = _seeds(result)
+    seeds, whole = _seeds(result)
     over = ""
-    if shared and len(shared) < len(seeds):
-        named = ", ".join(map(str, sorted(shared)))
-        over = f" Means in the first table are over seeds {named}, which every arm has."
+    if whole and len(whole) < len(seeds):
+        named = ", ".join(map(str, sorted(whole)))
+        held = whole_seeds((arm.seeds for arm in result.arms), ())
+        which = "arm has" if whole == held else "arm and every contrast has"
+        over = f" Means in the first table are over seeds {named}, which every {which}."
     if not plan.samples:
         return f"n = {result.n:,} problems a run.{over}"
     k = plan.samples
@@ -296,6 +310,31 @@ def _examined(plan: Plan, result: PlanResult) -> str:
 def _notes(plan: Plan) -> list[str]:
     """What an arm is, where its name does not say it."""
     return [f"- {arm.name}: {arm.note}" for arm in plan.arms if arm.note]
+
+
+def _bases(plan: Plan, runs: Sequence[ArmRun]) -> list[str]:
+    """Seeds whose arms are known to start from different weights, and what is not taken for it."""
+    lines = []
+    for seed in sorted({run.seed for run in runs}):
+        found = {run.arm: run for run in runs if run.seed == seed and run.base}
+        arms = defaultdict(list)
+        for arm in plan.arms:
+            if arm.name in found:
+                arms[found[arm.name].base].append(arm.name)
+        if len(arms) < 2:
+            continue
+        listed = "; ".join(", ".join(names) for names in arms.values())
+        lost = [
+            f"{each.arm} {_MINUS} {each.against}"
+            for each in plan.contrasts
+            if {each.arm, each.against} <= found.keys()
+            and apart(found[each.arm], found[each.against])
+        ]
+        line = f"- Arms of seed {seed} start from {_COUNTS[len(arms)]} bases: {listed}."
+        if lost:
+            line += f" A contrast needs a shared one; these leave the seed out: {', '.join(lost)}."
+        lines.append(line)
+    return lines
 
 
 def _exposed(runs: Sequence[ArmRun]) -> list[str]:

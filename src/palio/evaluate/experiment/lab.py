@@ -29,7 +29,7 @@ from palio.evaluate.experiment.exam import Exam, examine
 from palio.evaluate.experiment.firehose import FirehoseRow, judge, read_firehose, roll_out, shards
 from palio.evaluate.experiment.plan import Plan, load_plan, plan_names
 from palio.evaluate.experiment.runs import ArmRun, append_run, of_plan, read_runs
-from palio.evaluate.experiment.student import School, Student
+from palio.evaluate.experiment.student import School, Student, base_digest
 from palio.evaluate.experiment.task import Task
 from palio.evaluate.experiment.twins import adopted, twin_of
 from palio.evaluate.mainjob.stages import Reporter, Stages
@@ -272,6 +272,7 @@ class Lab:
             runs=[run for run in read_runs(self.out) if run.lab == self.lab],
             plans=plans,
             firehose=self.firehose,
+            base=base_digest(self.out / "seeds", task.seed),
         )
         return found and adopted(found, task.plan, task.arm, self.out / "arms")
 

@@ -33,10 +33,14 @@ class ArmRun(Record, frozen=True, omit_defaults=False):
         invented_ids: product ids that no result had shown, in all greedy rollouts.
         inventing: share of rollouts with one.
         rows, trajectories: rows drawn; rows trained on, after the length limit.
-        tokens, loss_tokens, steps: what fine-tuning saw.
+        tokens, steps: input tokens and updates of fine-tuning.
+        loss_tokens: its budget in trained tokens, from which its length follows.
+        loss_counted: the trained tokens that it counted; 0 in runs from before it did.
         measures: further numbers, by stage and name.
         train_s, exam_s: wall-clock seconds; decide nothing.
         checkpoint: digest of the weights.
+        base: digest of the seed's weights that its fine-tuning, or that of the arm it goes on from,
+            started from; "" in runs from before it was recorded.
         tool: version.
         twin: the run that this one is, under another name: its rows and all else were the same.
     """
@@ -63,11 +67,13 @@ class ArmRun(Record, frozen=True, omit_defaults=False):
     trajectories: int = 0
     tokens: int = 0
     loss_tokens: int = 0
+    loss_counted: int = 0
     steps: int = 0
     measures: dict[str, float] = {}
     train_s: float = 0.0
     exam_s: float = 0.0
     checkpoint: str = ""
+    base: str = ""
     tool: str = ""
     twin: str = ""
 

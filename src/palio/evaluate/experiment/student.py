@@ -21,6 +21,7 @@ from palio.records import ConfigError, InputError, Record, digest, from_json, to
 from palio.rollout.config import FILE
 from palio.train.backend import backend_of
 from palio.train.ground import Ground
+from palio.train.loop import LOSS_TOKENS
 from palio.train.memory import give_back
 from palio.train.ready import check_stages
 from palio.train.recipe import Recipe, StageEntry, plain_stage, read_recipe
@@ -67,10 +68,12 @@ class Taught:
     """A trained student and what it was trained on."""
 
     checkpoint: Path
+    base: str = ""
     rows: int = 0
     trajectories: int = 0
     tokens: int = 0
     loss_tokens: int = 0
+    loss_counted: int = 0
     steps: int = 0
     measures: dict[str, float] = field(default_factory=dict)
 
@@ -81,9 +84,11 @@ class Taught:
             "trajectories": self.trajectories,
             "tokens": self.tokens,
             "loss_tokens": self.loss_tokens,
+            "loss_counted": self.loss_counted,
             "steps": self.steps,
             "measures": self.measures,
             "checkpoint": file_digest(self.checkpoint / WEIGHTS),
+            "base": self.base,
             "tool": __version__,
         }
 
@@ -128,6 +133,7 @@ class Student:
             taught.checkpoint = made.checkpoint
             taught.measures |= {f"{entry.name}.{k}": v for k, v in made.measures.items()}
             taught.measures |= {f"{entry.name}.{k}": float(v) for k, v in made.counts.items()}
+        taught.base = self._origin(taught.checkpoint)
         return taught
 
     def _entries(self) -> tuple[StageEntry, ...]:
@@ -148,9 +154,8 @@ class Student:
         if not self.arm.start:
             return self._base()
         before = self.plan.arm(self.arm.start)
-        earlier = self.folder.parent.parent / before.name / str(self.seed)
-        stages = [SFT] if before.sft else []
-        stages += [f"{at}-{e.name}" for at, e in enumerate(further(self.plan, before), start=1)]
+        earlier = self._folder_of(before)
+        stages = stage_folders(self.plan, before)
         missing = [name for name in stages if not (earlier / name / DONE).exists()]
         if missing or not stages:
             raise InputError(
@@ -160,6 +165,23 @@ class Student:
                 remedy="the same command runs it first; see why it failed",
             )
         return _finished(earlier / stages[-1] / DONE).checkpoint
+
+    def _folder_of(self, arm: Arm) -> Path:
+        """Of the run of another arm of the plan under this seed."""
+        return self.folder.parent.parent / arm.name / str(self.seed)
+
+    def _origin(self, checkpoint: Path) -> str:
+        """Digest of the base that the first stage on the way to a checkpoint began with.
+
+        The stage itself noted it: the folder of the base may hold another one by now.
+        """
+        first = self.arm
+        while first.start:
+            first = self.plan.arm(first.start)
+        stages = stage_folders(self.plan, first)
+        if not stages:  # an arm that trains nothing is the base
+            return file_digest(checkpoint / WEIGHTS)
+        return _marked(self._folder_of(first) / stages[0] / DONE).start
 
     def _base(self) -> Path:
         """Weights and vocabulary of a seed, made of rows of every agent, shared by all arms."""
@@ -188,6 +210,7 @@ class Student:
         taught.checkpoint = made.checkpoint
         taught.trajectories, taught.loss_tokens = len(examples), wanted
         taught.tokens, taught.steps = made.counts["tokens"], made.counts["steps"]
+        taught.loss_counted = made.counts.get(LOSS_TOKENS, 0)  # 0: a stage of an older version
 
     def _stage(
         self,
@@ -217,6 +240,7 @@ class Student:
             counts=made.counts,
             measures=made.measures,
             endpoint=dict(said),
+            start=file_digest(previous / WEIGHTS) if previous else "",
         )
         write_lines(folder / DONE, [to_json(mark) + b"\n"])
         drop_spent(folder)
@@ -301,20 +325,47 @@ def _named(plan: Plan, arm: Arm) -> str:
     return f"plan {plan.name}, arm {arm.name}"
 
 
+def stage_folders(plan: Plan, arm: Arm) -> list[str]:
+    """Names of the folders of an arm's own stages, in order; [] for the base itself.
+
+    Raises:
+        ConfigError: a stage cannot be read.
+    """
+    more = [f"{at}-{entry.name}" for at, entry in enumerate(further(plan, arm), start=1)]
+    return [SFT, *more] if arm.sft else more
+
+
+def base_digest(seeds: Path, seed: int) -> str:
+    """Digest of the weights that a seed's arms start from now; "" while they are not made.
+
+    Args:
+        seeds: folder SEED/base of a lab.
+        seed: of the runs.
+    """
+    done = seeds / str(seed) / "base" / DONE
+    return file_digest(_finished(done).checkpoint / WEIGHTS) if done.exists() else ""
+
+
 class _Mark(Record, frozen=True):
     """Written last in the folder of a stage: it is finished, and this is what it made.
 
     Attributes:
         endpoint: what the server that it asked said of itself, a `broker.pin.ModelPin`.
+        start: digest of the weights that it began with; "": none, or not recorded.
     """
 
     checkpoint: str
     counts: dict[str, int] = {}
     measures: dict[str, float] = {}
     endpoint: dict[str, Any] = {}
+    start: str = ""
+
+
+def _marked(path: Path) -> _Mark:
+    return from_json(path.read_bytes(), _Mark, where=str(path))
 
 
 def _finished(path: Path) -> StageResult:
-    mark = from_json(path.read_bytes(), _Mark, where=str(path))
+    mark = _marked(path)
     checkpoint = path.parent / mark.checkpoint
     return StageResult(checkpoint=checkpoint, counts=mark.counts, measures=mark.measures)

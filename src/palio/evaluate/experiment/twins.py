@@ -30,6 +30,7 @@ def twin_of(
     runs: Iterable[ArmRun],
     plans: Mapping[str, Plan],
     firehose: Sequence[FirehoseRow],
+    base: str = "",
 ) -> ArmRun | None:
     """A finished run of the lab that was given what this arm would be given, or None.
 
@@ -40,6 +41,8 @@ def twin_of(
         runs: finished ones of the same lab.
         plans: digest -> plan, those that runs may be of; others are passed over.
         firehose: every row.
+        base: digest of the weights that arms without a `start` start from; "": not made yet. A run
+            that is known to have another base is no twin.
     """
     known = list(runs)
     origin = _origin(plan, arm, seed, known)
@@ -49,6 +52,8 @@ def twin_of(
     for run in known:
         other = plans.get(run.plan_digest)
         if other is None or run.seed != seed or run.rows != len(wanted):
+            continue
+        if not arm.start and base and run.base not in ("", base):
             continue
         its = next((each for each in other.arms if each.name == run.arm), None)
         if its is None or _rest(arm) != _rest(its) or not _sampled(plan, other):
