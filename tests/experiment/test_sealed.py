@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -62,7 +63,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def lab(made: Path) -> Path:
     """The lab, its sealed pool never opened."""
-    import shutil
 
     (made / LOG).unlink(missing_ok=True)
     shutil.rmtree(made / "sealed", ignore_errors=True)
@@ -228,6 +228,38 @@ def test_a_copy_of_the_runs_without_the_log_does_not_pass_for_never_opened(
     assert LOG not in report(tmp_path / "runs.jsonl")
     assert REASON in (tmp_path / "docs" / "evidence.md").read_text()
     assert LOG not in report(lab)
+
+
+def test_a_page_is_written_where_its_runs_are_unless_told_otherwise(
+    lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it replaced docs/evidence.md of the folder in which the command was given."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "evidence.md").write_text("another page")
+    monkeypatch.chdir(tmp_path)
+
+    def report(*words: object) -> str:
+        line = ["report", "--plan", "leak", *map(str, words)]
+        return CliRunner().invoke(app, line, catch_exceptions=False).stdout
+
+    copy = tmp_path / "copied" / "runs.jsonl"
+    copy.parent.mkdir()
+    copy.write_bytes(b"")
+    (tmp_path / "runs" / "experiment").mkdir(parents=True)
+    for words, place in (
+        (("--runs", lab), lab),
+        (("--runs", copy), copy.parent),
+        ((), Path("runs/experiment")),
+    ):
+        assert f"page {place / 'evidence.md'}" in report(*words)
+        assert (place / "evidence.md").is_file()
+        assert (place / "evidence" / "results.json").is_file()
+        (place / "evidence.md").unlink()
+        shutil.rmtree(place / "evidence")
+    with pytest.raises(ConfigError, match="several labs") as error:
+        report("--runs", lab, "--runs", copy)
+    assert "--out" in error.value.remedy
+    assert (tmp_path / "docs" / "evidence.md").read_text() == "another page"
 
 
 def test_evaluations_do_not_open_the_pool_beside_the_log(lab: Path, tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from palio.cli.eval_inputs import profile_named, rollouts_at
+from palio.cli.given import refuse_idle
 
 if TYPE_CHECKING:
     from palio.evaluate.contamination import ContaminationReport
 
 
 def contamination(
+    context: typer.Context,
     corpus: Path = typer.Option(..., help="Folder of the corpus that the model was trained on."),
     suite: Path = typer.Option(..., help="Suite, or task file, that it is evaluated on."),
     evaluation: Path | None = typer.Option(None, help="Folder of an evaluation on that suite."),
@@ -29,6 +31,9 @@ def contamination(
     from palio.suites.files import read_any_suite
 
     chosen = profile_named(profile)
+    if evaluation is None:
+        remedy = "name its folder with --evaluation"
+        refuse_idle(context, ["--profile"], "without an evaluation", remedy)
     problems = read_any_suite(suite)[0].problems
     scores = None
     if evaluation is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from palio.cli.corpus_screen import counter
-from palio.cli.eval_inputs import API_KEY, profile_named, rollouts_at
+from palio.cli.eval_inputs import API_KEY, check_key, profile_named, rollouts_at
 from palio.cli.world import WORLD, warn_of
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def diagnose(
+    context: typer.Context,
     evaluation: Path = typer.Argument(..., help="Folder of an evaluation: greedy or sampled."),
     suite: Path = typer.Option(..., help="Its suite."),
     catalogue: list[Path] = typer.Option(..., help="Catalogues of the suite."),
@@ -41,12 +42,13 @@ def diagnose(
     from palio.evaluate.diagnosis import check_suite_of
     from palio.evaluate.diagnosis import diagnose as diagnose_all
     from palio.evaluate.rollouts import read_identity, read_rollouts
-    from palio.records import Trajectory, to_json
+    from palio.records import to_json
     from palio.suites.files import read_suite
     from palio.world.artefacts import write_lines
     from palio.world.catalogue import read_catalogues
 
     success_of = profile_named(profile)
+    check_key(context, model_url)
     _check_file(out)
     evaluation = rollouts_at(evaluation)
     identity = read_identity(evaluation)
@@ -55,9 +57,6 @@ def diagnose(
     found, rejects = read_catalogues(catalogue)
     warn_of(rejects)
     tools_of = _toolboxes(found, world, evaluation)
-
-    def toolbox(trajectory: Trajectory) -> Toolbox:
-        return tools_of(trajectory.catalogue)
 
     with ExitStack() as held:
         asked: Upstream = ScriptedUpstream()
@@ -68,7 +67,7 @@ def diagnose(
             kinds,
             asked,
             teacher,
-            toolbox,
+            lambda trajectory: tools_of(trajectory.catalogue),
             policy=str(identity.get("policy", "")),
             profile=success_of,
             progress=held.enter_context(counter("asking the teacher")),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import typer
 
+from palio.cli.given import refuse_idle
 from palio.cli.world import warn_of
 
 if TYPE_CHECKING:
@@ -43,6 +44,16 @@ def profile_named(name: str) -> Literal["oro", "strict"]:
     if name == "strict":
         return "strict"
     raise ConfigError(f"profile {name!r} is not evaluated", remedy="oro or strict")
+
+
+def check_key(context: typer.Context, model_url: str) -> None:
+    """Refuse a key that no server would be shown; one in the environment may stay.
+
+    Raises:
+        ConfigError: see `refuse_idle`.
+    """
+    if not model_url:
+        refuse_idle(context, ["--api-key"], "without --model-url", "name a server with --model-url")
 
 
 def rollouts_at(folder: Path) -> Path:

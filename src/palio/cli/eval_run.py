@@ -21,10 +21,12 @@ from palio.cli.eval_inputs import (
     POOL,
     SUITE,
     Exam,
+    check_key,
     exam_of,
     problems_of,
 )
 from palio.cli.eval_output import counted, in_numbers, show
+from palio.cli.given import refuse_idle
 from palio.cli.world import WORLD
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ Workers = Callable[..., AbstractContextManager["Hands"]]
 
 
 def run(
+    context: typer.Context,
     suite: Path = SUITE,
     catalogue: list[Path] = CATALOGUES,
     out: Path = typer.Option(..., "--out", help="Folder for rollouts; resumed when it exists."),
@@ -78,6 +81,7 @@ def run(
     from palio.evaluate.cluster import PolicySource
     from palio.evaluate.policy import EvalSettings, harness_tools
 
+    _check_idle(context, k=k, model_url=model_url, executor=executor)
     source = PolicySource(model, model_url, api_key, checkpoint, name)
     once = EvalSettings(
         seed=seed,
@@ -214,6 +218,21 @@ def _floor(name: str, path: Path, evaluator: _Evaluator) -> Callable[[], StageRe
         return as_floor(made.greedy)
 
     return rolled_out
+
+
+def _check_idle(context: typer.Context, *, k: int, model_url: str, executor: str) -> None:
+    """Refuse options that belong to what was not asked for.
+
+    Raises:
+        ConfigError: names them.
+    """
+    check_key(context, model_url)
+    if not k:
+        where = "without --k: greedy rollouts have none"
+        refuse_idle(context, ["--temperature"], where, "draw samples with --k N")
+    if executor == "inline":
+        options = ["--workers", "--address", "--gpus"]
+        refuse_idle(context, options, "in this process", "say --executor ray")
 
 
 def _ray(executor: str, **options: Any) -> Workers | None:

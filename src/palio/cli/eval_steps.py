@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from palio.cli.corpus_screen import counter
-from palio.cli.eval_inputs import API_KEY, MODEL_URL
+from palio.cli.eval_inputs import API_KEY, MODEL_URL, check_key
 from palio.cli.world import WORLD, warn_of
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def steps(
+    context: typer.Context,
     corpus: Path = typer.Option(..., help="Corpus with the teacher's conversations."),
     suite: Path = typer.Option(..., help="Its suite."),
     catalogue: list[Path] = typer.Option(..., help="Catalogues of the suite."),
@@ -51,6 +52,7 @@ def steps(
     from palio.evaluate.steps import compare_steps, step_score
     from palio.world.artefacts import file_digest
 
+    check_key(context, model_url)
     source = PolicySource(model, model_url, api_key, checkpoint, name)
     asked = _rows(corpus, suite, pool, limit)
     found = _catalogues(catalogue, asked.catalogues)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from palio.cli.given import refuse_idle
 from palio.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ app = typer.Typer(
 PLANS = typer.Option([], "--plan", help="Bundled plan or TOML file; all bundled ones by default.")
 LAB = typer.Option(None, "--lab", help="TOML with settings of the lab that differ.")
 SUITE_SEED = typer.Option(None, help="Seed of worlds, problems and pools: an auditor picks it.")
-OUT = typer.Option(Path("runs/experiment"), help="Folder of the lab; unfinished work goes on.")
+RUNS = Path("runs/experiment")
+OUT = typer.Option(RUNS, help="Folder of the lab; unfinished work goes on.")
 
 
 @app.command("list")
@@ -81,6 +83,7 @@ def run(
 
 @app.command()
 def prepare(
+    context: typer.Context,
     suite_seed: int | None = SUITE_SEED,
     lab: Path | None = LAB,
     out: Path = OUT,
@@ -97,6 +100,8 @@ def prepare(
 
     config = read_lab(lab, suite_seed)
     chosen = executor_named(executor, config.workers)
+    if chosen != "ray":
+        refuse_idle(context, ["--address"], f"with --executor {chosen}", "say --executor ray")
     with Screen() as screen:
         Lab(config, out, screen, executor=chosen, address=address).prepare()
 
@@ -127,7 +132,9 @@ def report(
     runs: list[Path] = typer.Option(
         [], "--runs", help="Lab folder, or a file of runs, of each --lab; else runs/experiment."
     ),
-    out: Path = typer.Option(Path("docs"), help="Folder of evidence.md; pictures go below it."),
+    out: Path | None = typer.Option(
+        None, help="Folder of evidence.md, pictures below it; by default that of the runs."
+    ),
     intro: Path | None = typer.Option(None, help="Markdown that stands before the results."),
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
 ) -> None:
@@ -135,6 +142,7 @@ def report(
     from palio.evaluate.experiment.evidence import PAGE, write_evidence
     from palio.records import to_json
 
+    out = out or _beside(runs)
     text = intro.read_text("utf-8") if intro else ""
     results = write_evidence(_plans(plan), _labs(lab, runs, suite_seed), out, text)
     if as_json:
@@ -146,6 +154,20 @@ def report(
     typer.echo(f"page {out / PAGE}")
 
 
+def _beside(runs: list[Path]) -> Path:
+    """Where the page of one lab goes when nobody says: into its folder, or beside a file of runs.
+
+    Raises:
+        ConfigError: the runs are of several labs.
+    """
+    from palio.records import ConfigError
+
+    if len(runs) > 1:
+        raise ConfigError("a page of several labs has no folder of its own", remedy="name --out")
+    place = runs[0] if runs else RUNS
+    return place.parent if place.is_file() else place
+
+
 def _labs(labs: list[Path], runs: list[Path], suite_seed: int | None) -> list[LabRuns]:
     """Each lab with its runs."""
     from palio.evaluate.experiment.config import read_lab
@@ -154,7 +176,7 @@ def _labs(labs: list[Path], runs: list[Path], suite_seed: int | None) -> list[La
     from palio.evaluate.experiment.sealed import read_log
     from palio.records import ConfigError, InputError
 
-    places = runs or [Path("runs/experiment")]
+    places = runs or [RUNS]
     configs: Sequence[Path | None] = labs or [None]
     if len(places) != len(configs):
         raise ConfigError(
@@ -191,6 +213,7 @@ def _folder(place: Path) -> Path:
 
 @app.command()
 def sealed(
+    context: typer.Context,
     out: Path = OUT,
     checkpoint: Path | None = typer.Option(None, help="What is examined; without: show the log."),
     reason: str = typer.Option("", help="The final claim that this opening is for."),
@@ -201,6 +224,9 @@ def sealed(
     from palio.evaluate.experiment.sealed import open_sealed, openings, read_config, read_log
     from palio.records import to_json
 
+    if checkpoint is None:
+        remedy = "name what is examined with --checkpoint"
+        refuse_idle(context, ["--reason", "--who"], "where the log is shown", remedy)
     read_config(out)  # where there is no lab, "never opened" would be no answer
     if checkpoint is not None:
         before = len(openings(read_log(out)))

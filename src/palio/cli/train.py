@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
+from palio.cli.given import refuse_idle
 from palio.cli.train_card import card
 from palio.cli.train_snapshot import snapshot, start, template
 
@@ -44,6 +45,7 @@ app.command()(card)
 
 @app.command()
 def run(
+    context: typer.Context,
     recipe: str = typer.Argument(help="A bundled recipe (demo, tiny, ...), or a TOML file."),
     corpus: Path | None = typer.Option(None, help="Corpus folder of `palio corpus build`."),
     out: Path | None = typer.Option(None, help="Run folder; a run that was stopped goes on."),
@@ -79,11 +81,14 @@ def run(
         chosen = shortened(chosen, minutes)
     check_recipe(chosen, recipe)  # with what the options changed
     if dry_run:
+        dry = ["--encoder", "--uncertified", "--teacher-key"]
+        refuse_idle(context, dry, "in a dry run", "leave --dry-run out")
         data = {"--corpus": corpus, "--suite": suite, "--catalogue": catalogue, "--pools": pools}
         _rehearse(chosen, out, data, threads=threads, redo=redo, as_json=as_json)
         return
     if corpus is None or out is None:
         raise ConfigError("name --corpus and --out", remedy="or say --dry-run")
+    _check_problems(context, chosen, suite)
     with _Bars() as bars:
         options = Options(
             threads=threads,
@@ -96,6 +101,22 @@ def run(
         ground = _ground(suite, catalogue, pools or corpus, encoder) if suite else None
         made = train(chosen, corpus, out, ground=ground, options=options)
     _show(made, as_json)
+
+
+def _check_problems(context: typer.Context, recipe: Recipe, suite: Path | None) -> None:
+    """Refuse options about training problems where there are none, or where no stage runs any.
+
+    Raises:
+        ConfigError: names them.
+    """
+    from palio.train.stages import kind_named
+
+    about = ["--catalogue", "--pools", "--encoder"]
+    if not any(kind_named(each.kind).runs_problems(each.settings) for each in recipe.stages):
+        where, remedy = "for a recipe that rolls nothing out", "choose one that does"
+        refuse_idle(context, ["--suite", *about], where, remedy)
+    if suite is None:
+        refuse_idle(context, about, "without --suite", "name the suite")
 
 
 def _rehearse(
@@ -180,6 +201,7 @@ class _Bars:
 
 @app.command()
 def audit(
+    context: typer.Context,
     run_folder: Path = typer.Argument(help="Run of `palio train`, or lab of `palio experiment`."),
     corpus: Path | None = typer.Option(None, help="Corpus folder that a run was trained on."),
     suite: Path | None = typer.Option(None, help="Suite that the corpus was built with."),
@@ -199,6 +221,8 @@ def audit(
 
     kept: Record
     if is_lab(run_folder):
+        theirs = ["--corpus", "--suite", "--also"]
+        refuse_idle(context, theirs, "for a lab, which holds its own", "name a run of palio train")
         from palio.evaluate.experiment.plan import load_plan, plan_names
 
         found = audit_lab(run_folder, [load_plan(name) for name in (*plan_names(), *plan)])
@@ -210,6 +234,7 @@ def audit(
     elif corpus is None or suite is None:
         raise ConfigError("name --corpus and --suite of the run")
     else:
+        refuse_idle(context, ["--plan"], "for a run of palio train", "name a lab")
         own = audit_run(run_folder, corpus, suite, also)
         read, kept = {"": own}, own
         clean = own.verdict != "outside" and not own.unknown and not own.lost
@@ -278,6 +303,7 @@ def _show_origins(saw: RunAudit) -> None:
 
 @app.command()
 def curve(
+    context: typer.Context,
     runs: list[Path] = typer.Argument(help="Run folders of `palio train`, or stage folders."),
     out: Path | None = typer.Option(None, help="Draw a picture, .png or .svg, runs side by side."),
     as_json: bool = typer.Option(False, "--json", help="Print every measurement as JSON."),
@@ -287,6 +313,7 @@ def curve(
 
     named = labels_of(runs)
     if out is not None:
+        refuse_idle(context, ["--json"], "beside --out", "ask for numbers without --out")
         typer.echo(f"wrote {draw_curves(named, out)}")
         return
     read = {label: read_curves(folder) for label, folder in named.items()}

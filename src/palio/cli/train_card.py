@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from palio.cli.given import refuse_idle
+
 if TYPE_CHECKING:
     from palio.records import Suite
     from palio.train.card import Measured
 
 
 def card(
+    context: typer.Context,
     run_folder: Path = typer.Argument(help="Run folder of `palio train`."),
     evaluation: list[Path] = typer.Option([], help="Folder of a greedy evaluation; repeatable."),
     suite: Path | None = typer.Option(None, help="Suite of the evaluations."),
@@ -27,6 +30,9 @@ def card(
 
     if evaluation and suite is None:
         raise ConfigError("evaluations need the suite that they were made on: --suite")
+    if not evaluation:
+        remedy = "name evaluations with --evaluation"
+        refuse_idle(context, ["--suite", "--corpus"], "without results", remedy)
     read = read_suite(suite) if suite and evaluation else None
     pools = _pools(run_folder, corpus) if corpus else {}
     results = [
