@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -11,9 +13,12 @@ from typer.testing import CliRunner
 from palio.cli.main import app
 from palio.corpus.build import read_pools
 from palio.records import ConfigError, InputError
-from palio.train.card import OUTSIDE, Measured, pool_told, write_card
+from palio.train.card import OUTSIDE, Measured, pool_told, renew_results, write_card
+from palio.train.checkpoint import WEIGHTS, check_whole
 from tests.environments.conftest import Made, made  # noqa: F401 - a fixture
 from tests.train.test_audit import files, finished, run  # noqa: F401 - fixtures
+
+HALF: dict[str, Any] = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 90}
 
 
 def invoke(*words: object) -> str:
@@ -68,6 +73,62 @@ def test_results_name_the_pool_of_their_problems(
         invoke("train", "card", run, *told, "--corpus", tmp_path)
     with pytest.raises(ConfigError, match="--suite"):
         invoke("train", "card", run, "--evaluation", held)
+
+
+def test_a_checkpoint_without_its_run_gets_new_results_and_keeps_the_rest(
+    run: Path,  # noqa: F811
+    made: Made,  # noqa: F811
+    given: list[object],
+    tmp_path: Path,
+) -> None:
+    corpus, suite = files(made)
+    lone, held = tmp_path / "lone", tmp_path / "held"
+    old = Measured(measure="of long ago", **HALF)
+    shutil.copytree(write_card(run, [old]).parent, lone)
+    card = lone / "README.md"
+    before = card.read_text()
+    with pytest.raises(InputError, match="no result to tell"):
+        invoke("train", "card", lone)
+    invoke(
+        "eval",
+        "run",
+        *given,
+        "--checkpoint",
+        lone,
+        "--max-tokens",
+        8,
+        "--corpus",
+        corpus,
+        "--limit",
+        3,
+        "--out",
+        held,
+    )
+    told = ["--evaluation", held, "--suite", suite]
+    invoke("train", "card", lone, *told, "--corpus", corpus)
+    head, rest = before.split("## Results\n")
+    now_head, now_rest = card.read_text().split("## Results\n")
+    assert now_head == head
+    assert now_rest.split("## Use\n")[1] == rest.split("## Use\n")[1]
+    assert "of long ago" not in now_rest
+    assert "do not tell which weights" in rest
+    assert "do not tell which weights" not in now_rest
+    assert "| 3 | heldout |" in now_rest
+    check_whole(lone)
+    (tmp_path / "train.jsonl").write_bytes((corpus / "train.jsonl").read_bytes()[:-1])
+    with pytest.raises(InputError, match="another corpus"):
+        invoke("train", "card", lone, *told, "--corpus", tmp_path)
+
+
+def test_a_card_of_other_weights_gets_no_results(run: Path, tmp_path: Path) -> None:  # noqa: F811
+    lone, new = tmp_path / "lone", Measured(measure="greedy", **HALF)
+    shutil.copytree(write_card(run, [new]).parent, lone)
+    shutil.copy(write_card(run).parents[2] / "sft" / "checkpoint" / WEIGHTS, lone)
+    with pytest.raises(InputError, match="the card is of other weights"):
+        renew_results(lone, [new])
+    (lone / "README.md").unlink()
+    with pytest.raises(InputError, match="no card with results"):
+        renew_results(lone, [new])
 
 
 def test_a_pool_in_words() -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
+from palio.cli.eval_inputs import rollouts_at
 from palio.cli.given import refuse_idle
-
-if TYPE_CHECKING:
-    from palio.records import Suite
-    from palio.train.card import Measured
 
 
 def card(
     context: typer.Context,
-    run_folder: Path = typer.Argument(help="Run folder of `palio train`."),
+    run_folder: Path = typer.Argument(
+        help="Run folder of `palio train`; or a checkpoint alone, whose card gets new results."
+    ),
     evaluation: list[Path] = typer.Option([], help="Folder of a greedy evaluation; repeatable."),
     suite: Path | None = typer.Option(None, help="Suite of the evaluations."),
     corpus: Path | None = typer.Option(
@@ -24,9 +22,12 @@ def card(
     ),
 ) -> None:
     """Write the card of a run's last checkpoint: lineage, seeds, results."""
+    from palio.evaluate.carded import card_rows
     from palio.records import ConfigError
     from palio.suites.files import read_suite
-    from palio.train.card import write_card
+    from palio.train.card import CARD, renew_results, write_card
+    from palio.train.checkpoint import checkpoint_folder
+    from palio.train.run import CHAIN
 
     if evaluation and suite is None:
         raise ConfigError("evaluations need the suite that they were made on: --suite")
@@ -36,24 +37,31 @@ def card(
     read = read_suite(suite) if suite and evaluation else None
     pools = _pools(run_folder, corpus) if corpus else {}
     results = [
-        row for folder in evaluation if read is not None for row in _measured(folder, read, pools)
+        row
+        for folder in evaluation
+        if read is not None
+        for row in card_rows(rollouts_at(folder), read.problems, read.suite_id, pools)
     ]
-    typer.echo(f"wrote {write_card(run_folder, results)}")
+    lone = checkpoint_folder(run_folder)
+    alone = not (run_folder / CHAIN).is_file() and (lone / CARD).is_file()
+    made = renew_results(lone, results) if alone else write_card(run_folder, results)
+    typer.echo(f"wrote {made}")
 
 
 def _pools(run: Path, corpus: Path) -> dict[str, str]:
-    """Problem id -> pool, of the corpus that a run was trained on.
+    """Problem id -> pool, of the corpus that a run, or a checkpoint alone, was trained on.
 
     Raises:
-        InputError: the run was trained on another one.
+        InputError: it was trained on another one.
     """
     from palio.corpus.build import read_pools
     from palio.records import InputError
+    from palio.train.checkpoint import MANIFEST, checkpoint_folder
     from palio.train.inputs import open_corpus
     from palio.train.run import CHAIN
     from palio.world.artefacts import read_manifest
 
-    chain = read_manifest(run / CHAIN)
+    chain = read_manifest(run / CHAIN) or read_manifest(checkpoint_folder(run) / MANIFEST)
     found = open_corpus(corpus, uncertified=True).digests["corpus"]
     if chain is not None and chain.inputs.get("corpus") != found:
         raise InputError(
@@ -62,49 +70,3 @@ def _pools(run: Path, corpus: Path) -> dict[str, str]:
             remedy="name the corpus of the run",
         )
     return dict(read_pools(corpus))
-
-
-def _measured(folder: Path, suite: Suite, pools: dict[str, str]) -> list[Measured]:
-    """What an evaluation measured, a row for all problems and for each intent.
-
-    Raises:
-        InputError: there is no evaluation, or of another suite.
-        ConfigError: its rollouts are sampled.
-    """
-    from palio.cli.eval_inputs import rollouts_at
-    from palio.evaluate.loading import evaluated, load_result
-    from palio.evaluate.results import OVERALL
-    from palio.evaluate.rollouts import read_identity
-    from palio.records import ConfigError
-    from palio.train.card import Measured, pool_told
-
-    folder = rollouts_at(folder)
-    problems = evaluated(folder, suite.problems)
-    found = load_result(folder, problems)
-    if found.mode != "greedy":
-        raise ConfigError(
-            "these rollouts are sampled, and a card shows greedy success",
-            where=str(folder),
-            remedy="name the folder greedy beside it",
-        )
-    tools = len(read_identity(folder)["settings"]["tools"])
-    rows = []
-    for intent, group in found.intents.items():
-        rate = group.asr["oro"]
-        if rate.rate is None:
-            continue
-        asked = [each.problem_id for each in problems if intent in (OVERALL, each.kind)]
-        rows.append(
-            Measured(
-                measure=f"{found.mode} ASR (oro), {intent}, {suite.suite_id}, {tools} tools, "
-                f"titles by {found.encoder}",
-                value=rate.rate,
-                low=rate.low,
-                high=rate.high,
-                n=rate.n,
-                weights=found.model.weights if found.model else "",
-                pool=pool_told(asked, pools) if pools else "",
-                unscored=group.unscored_rollouts,
-            )
-        )
-    return rows

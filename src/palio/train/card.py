@@ -79,7 +79,7 @@ def write_card(run: Path, results: Sequence[Measured] = ()) -> Path:
     audit = read_audit(run)
     seen = {stage.name for stage in audit.stages} if audit else set()
     lineage = {**done[-1][1].inputs, **told_digests(run / done[-1][0]["name"])}
-    text = _template().render(
+    text = _template("card.md.jinja").render(
         name=f"{chain.config['recipe']}, after {done[-1][0]['name']}",
         version=__version__,
         recipe=chain.config["recipe"],
@@ -92,12 +92,8 @@ def write_card(run: Path, results: Sequence[Measured] = ()) -> Path:
             {"name": e["name"], "kind": e["kind"], "seed": m.seed, "facts": _facts(run, e, m)}
             for e, m in done
         ],
-        results=results,
+        **_told(results),
         weights=weights,
-        untold=any(not each.weights for each in results),
-        poolless=any(not each.pool for each in results),
-        trained=any(TRAIN in each.pool for each in results),
-        unscored=sum(each.unscored for each in results) > 0,
         own=is_own(folder),
         audit=audit,
         unaudited=[each["name"] for each, _ in done if each["name"] not in seen],
@@ -105,6 +101,58 @@ def write_card(run: Path, results: Sequence[Measured] = ()) -> Path:
     path = folder / CARD
     write_lines(path, [text.encode()])
     return path
+
+
+def renew_results(checkpoint: Path, results: Sequence[Measured]) -> Path:
+    """Tell in the card beside weights what was measured of them since; the rest of it stays.
+
+    For a checkpoint that was copied away from its run, of which `write_card` tells all anew.
+
+    Args:
+        checkpoint: its folder.
+        results: what was measured of it, at least one.
+
+    Raises:
+        InputError: there is no card with results, it is of other weights, or a result is; or there
+            is no result.
+    """
+    path, weights = checkpoint / CARD, _checked(checkpoint, results)
+    text = path.read_text("utf-8") if path.is_file() else ""
+    head, begins, rest = text.partition(_RESULTS)
+    _, ends, tail = rest.partition(_AFTER)
+    if not begins or not ends:
+        raise InputError(
+            "no run here, and no card with results",
+            where=str(checkpoint),
+            remedy="name a run folder of palio train, or a checkpoint that its card lies in",
+        )
+    if weights not in head:
+        raise InputError(
+            f"the card is of other weights than the checkpoint has, {weights}", where=str(path)
+        )
+    if not results:
+        raise InputError(
+            "no run here, and no result to tell in the card",
+            where=str(path),
+            remedy="name evaluations of this checkpoint: --evaluation",
+        )
+    section = _template("card_results.md.jinja").render(**_told(results))
+    write_lines(path, [f"{head}\n{section}{_AFTER}{tail}".encode()])
+    return path
+
+
+_RESULTS, _AFTER = "\n## Results\n", "\n## Use\n"
+
+
+def _told(results: Sequence[Measured]) -> dict[str, Any]:
+    """What the section of results is made from."""
+    return {
+        "results": results,
+        "untold": any(not each.weights for each in results),
+        "poolless": any(not each.pool for each in results),
+        "trained": any(TRAIN in each.pool for each in results),
+        "unscored": sum(each.unscored for each in results) > 0,
+    }
 
 
 def _began(chain: Provenance) -> str:
@@ -161,9 +209,14 @@ _READ = {
 }
 
 
-def _template() -> jinja2.Template:
-    text = resources.files(__package__).joinpath("card.md.jinja").read_text("utf-8")
+def _template(name: str) -> jinja2.Template:
+    def read(name: str) -> str:
+        return resources.files(__package__).joinpath(name).read_text("utf-8")
+
     environment = jinja2.Environment(  # noqa: S701 - Markdown, not HTML
-        trim_blocks=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True
+        loader=jinja2.FunctionLoader(read),
+        trim_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
     )
-    return environment.from_string(text)
+    return environment.get_template(name)
