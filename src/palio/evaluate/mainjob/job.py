@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from palio.evaluate.charts import CurvePoint
+from palio.evaluate.mainjob.apart import open_apart
 from palio.evaluate.mainjob.arena import bulk_shards, run_bulk, run_race
 from palio.evaluate.mainjob.config import MainJobConfig
 from palio.evaluate.mainjob.corpus import build_corpus
@@ -28,7 +29,7 @@ from palio.evaluate.mainjob.measure import (
     open_exam,
     read_result,
 )
-from palio.evaluate.mainjob.reworded import make_reworded, open_reworded
+from palio.evaluate.mainjob.reworded import make_reworded
 from palio.evaluate.mainjob.stages import Reporter, Stages
 from palio.evaluate.mainjob.telling import stage_result, tell, versions
 from palio.evaluate.mainjob.worlds import Ground, make_worlds, open_ground
@@ -143,7 +144,7 @@ class _Job:
     def _reworded(self, folder: Path) -> dict[str, Any]:
         """The last checkpoint and the floors on requests in words that nothing trained on."""
         made = make_reworded(self.config, self._ground(), folder)
-        exam = open_reworded(folder)
+        exam = open_apart(folder)
         measure_floors(self.config, exam, folder)
         return {**made, **self._examine(self.milestones[-1], exam, folder)}
 
