@@ -123,6 +123,13 @@ def test_the_page_shows_the_numbers_of_the_file(name: str) -> None:
     assert "(chain.json)" in page
 
 
+def test_readme_tells_the_same_numbers() -> None:
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").replace("**", "").split())
+    for name in SUITES:
+        percent, interval = shown(TOLD["suites"][name]["greedy"]["overall"]).split(" ")
+        assert f"{percent} % {interval.removesuffix(')')}" in readme, name
+
+
 def test_the_page_tells_the_gap_to_the_first_hit() -> None:
     page = " ".join((ROOT / "docs" / "training.md").read_text("utf-8").split())
     gaps = TOLD["suites"]["heldout"]["minus_first_hit"]
