@@ -140,6 +140,7 @@ def test_the_published_runs_are_of_the_published_labs_and_plans(runs):
     assert found
     assert {run.lab for run in found} == {lab.digest()}
     assert {run.plan_digest for run in found} <= plans
+    assert not [run.name for run in found if run.unscored]
 
 
 def test_several_labs_stand_on_one_page_and_each_seed_is_told_from_the_one_with_most_of_it(
