@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -95,7 +96,7 @@ def test_trained_tokens_are_counted_and_a_resumed_run_counts_those_before_it() -
     assert resumed.trained == straight.trained
 
 
-def test_an_epoch_holds_every_row_and_each_source_has_its_share() -> None:
+def test_an_epoch_holds_every_row_and_each_source_has_its_share(tmp_path: Path) -> None:
     few, many = numbered("few", 0, 2, 0.25), numbered("many", 100, 9, 0.75)
-    ids = [example.ids[0] for example in mixture([few, many])]
+    ids = [example.ids[0] for example in mixture([few, many], tmp_path)]
     assert sorted(ids) == [0, 0, 1, *range(100, 109)]
