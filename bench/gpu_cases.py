@@ -93,8 +93,9 @@ class Clock:
     The trainers report after they have read the loss, so the device has finished by then.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, updates: int) -> None:
         self._until = time.perf_counter() + seconds
+        self._updates = updates
         self.ends: list[float] = []
         self.peak = 0.0
 
@@ -105,7 +106,8 @@ class Clock:
             torch.cuda.synchronize()
             self.peak = torch.cuda.max_memory_allocated() / 2**30
         self.ends.append(time.perf_counter())
-        if len(self.ends) > 1 and self.ends[-1] > self._until:
+        late = len(self.ends) > 1 and self.ends[-1] > self._until
+        if late or len(self.ends) == self._updates:
             raise Enough
 
     def measures(self, tokens: int, flops: float, less: Sequence[float] = ()) -> dict[str, Any]:
@@ -175,7 +177,7 @@ def pretrained(shape: Shape, folder: Path, *, lora: bool) -> Any:
 
 
 def settings(rows: int, steps: int, *, parts: int = 1, bf16: bool = True) -> Any:
-    """TRL's settings: the recipe's, without accumulation unless `parts` says so, nothing saved."""
+    """TRL's settings: the recipe's, without accumulation unless `parts` says so; no save."""
     from palio.train.settings import TrlSettings
 
     return TrlSettings(
@@ -187,7 +189,7 @@ def settings(rows: int, steps: int, *, parts: int = 1, bf16: bool = True) -> Any
         gradient_accumulation_steps=parts,
         bf16=bf16,
         gradient_checkpointing=True,
-        extra={"save_strategy": "no"},
+        save_steps=steps + 1,
     )
 
 
@@ -222,7 +224,7 @@ def sft(shape: Shape, size: Size, folder: Path, *, lora: bool) -> dict[str, Any]
         seed=0,
         longest=size.length,
     )
-    clock = Clock(size.seconds)
+    clock = Clock(size.seconds, size.steps + 1)
     with patch.multiple(stage, load_model=drawn, save_trained=lambda *_: None), until_enough():
         stage.run_job(work, clock)
     forward = shape.forward(size.rows, size.length)
@@ -271,7 +273,7 @@ def kto(shape: Shape, size: Size, folder: Path) -> dict[str, Any]:
         for number in range(size.rows * (size.steps + 1))
     ]
     chosen = KtoSettings(longest=size.length, trl=settings(size.rows, size.steps + 1))
-    clock = Clock(size.seconds)
+    clock = Clock(size.seconds, size.steps + 1)
     with until_enough():
         train_kto(policy_of(shape, folder), rows, chosen, folder, seed=0, report=clock, threads=8)
     forward = shape.forward(size.rows, 2 * half)
@@ -344,7 +346,7 @@ def grpo(shape: Shape, size: Size, folder: Path, *, written: int = 64) -> dict[s
         probe=4,
         trl=settings(8, size.steps + 1, parts=size.rows // 8),
     )
-    clock = Clock(size.seconds)
+    clock = Clock(size.seconds, size.steps + 1)
     policy = policy_of(shape, folder)
     with until_enough():
         train_grpo(policy, roller, chosen, folder, seed=0, report=clock, threads=8)

@@ -14,7 +14,7 @@ pytest.importorskip("trl", reason="the stages of post-training need trl")
 
 import torch
 from bench.gpu import table
-from bench.gpu_cases import SHAPES, Clock, Enough, pretrained
+from bench.gpu_cases import SHAPES, Clock, Enough, pretrained, settings
 
 from palio.train.backends.weights import load_model
 
@@ -38,7 +38,7 @@ def test_shapes_are_qwen3s(name: str, billions: float, tmp_path: Path) -> None:
 
 
 def test_measures_are_of_the_updates_after_the_first() -> None:
-    clock = Clock(10.0)
+    clock = Clock(10.0, 4)
     clock.ends = [5.0, 6.0, 8.0, 9.0]
     found = clock.measures(100, 4e12, [9.0, 0.5, 0.5, 0.5])
     assert found["step_seconds_all"] == [1.0, 2.0, 1.0]
@@ -47,6 +47,18 @@ def test_measures_are_of_the_updates_after_the_first() -> None:
     clock.ends = [5.0]
     with pytest.raises(Enough):
         clock.measures(100, 4e12)
+
+
+def test_a_case_ends_with_its_last_update_before_weights_are_saved() -> None:
+    clock = Clock(10.0, 2)
+    clock(0.5, "")
+    with pytest.raises(Enough):
+        clock(1.0, "")
+
+
+@pytest.mark.parametrize("kind", ["sft", "kto", "grpo"])
+def test_every_kind_of_stage_takes_the_settings(kind: str) -> None:
+    settings(8, 3).check_extra(kind)
 
 
 def test_the_table_shows_failures_as_well() -> None:
