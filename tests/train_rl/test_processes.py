@@ -155,7 +155,7 @@ def test_grpo_in_two_processes_is_as_in_one(
         "max_tokens": 40,
         "probe": 2,
         "watch": 0.0,
-        "trl": {"learning_rate": 0.02, "max_steps": 2, "per_device_train_batch_size": 4},
+        "trl": {"learning_rate": 2.0, "max_steps": 2, "per_device_train_batch_size": 4},
     }
     one = run(scene, corpus, tmp_path / "one", bundled, stage, gradient_accumulation_steps=2)
     two = {"launch": TORCHRUN, "gradient_accumulation_steps": 1}
