@@ -20,7 +20,8 @@ class ModelServer:
     """Answers each request by the next behaviour of `plan`; the last one repeats.
 
     A behaviour is "good", "silent", "drop", a number (status), ("slow", seconds) or bytes (a body
-    with status 200), (status, bytes), or "cut" (an answer that breaks off).
+    with status 200), (status, bytes), "cut" (an answer that breaks off), or ("together", number):
+    an answer when so many requests have come.
     """
 
     def __init__(self, *plan: Any) -> None:
@@ -38,6 +39,10 @@ class ModelServer:
         if behaviour == "drop":
             assert request.transport is not None
             request.transport.close()
+        if isinstance(behaviour, tuple) and behaviour[0] == "together":
+            while len(self.bodies) < behaviour[1]:
+                await asyncio.sleep(0.01)
+            behaviour = "good"
         if behaviour == "cut":
             return await self._cut(request)
         if isinstance(behaviour, tuple) and isinstance(behaviour[0], int):

@@ -253,13 +253,13 @@ def test_key_and_model_are_sent() -> None:
 
 
 def test_many_threads_share_one_upstream() -> None:
-    with ModelServer(("slow", 0.2)).running() as server, HttpUpstream(server.url) as upstream:
+    """All at once: the server answers none before it has heard all."""
+    together = ModelServer(("together", 16)).running()
+    with together as server, HttpUpstream(server.url) as upstream:
         assert isinstance(upstream, Upstream)
-        started = time.monotonic()
         with ThreadPoolExecutor(16) as pool:
             replies = list(pool.map(upstream.complete, [dict(BODY) for _ in range(16)]))
     assert len(replies) == 16
-    assert time.monotonic() - started < 2.0
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import random
-import time
+import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from palio.records import (
     FunctionCall,
     Message,
     ToolCall,
+    Trajectory,
     canonical_json,
 )
 from tests.judging.runs import (
@@ -322,15 +325,35 @@ def test_more_rhetoric_never_helps(words: list[str], times: int) -> None:
     assert after_view(text) == after_view(text + "\n" + PADDING * times)
 
 
-def test_the_cost_is_linear_in_a_hostile_record() -> None:
+def hostile(size: int) -> Trajectory:
+    """Seven claims about each of so many products."""
     rng = random.Random(1)
-    ids = [str(rng.randrange(10**9)) for _ in range(3000)]
+    ids = [str(rng.randrange(10**9)) for _ in range(size)]
     rows = [{"product_id": one, "title": f"t{one} blue wool thing", "price": 9} for one in ids]
-    text = ". ".join(f"{rng.choice(ids)} over {rng.choice(ids)} no blue" for _ in range(20_000))
-    run = trajectory(dispatch("find_product", {}, rows), think(text, prompt=text[:100_000]))
-    start = time.perf_counter()
-    JUDGE.verdict(run)
-    assert time.perf_counter() - start < 5
+    text = ". ".join(f"{rng.choice(ids)} over {rng.choice(ids)} no blue" for _ in range(7 * size))
+    return trajectory(dispatch("find_product", {}, rows), think(text, prompt=text[:100_000]))
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions are called, those of C too: work that is not timed."""
+    count = 0
+
+    def note(_frame: object, event: str, _arg: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def test_the_cost_is_linear_in_a_hostile_record() -> None:
+    few, many = (calls_of(partial(JUDGE.verdict, hostile(size))) for size in (200, 400))
+    assert few < many < 2.5 * few, "four times as many where each claim is held against each other"
 
 
 def test_a_verdict_has_a_canonical_form() -> None:

@@ -7,7 +7,6 @@ import os
 import socket
 import tarfile
 import threading
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -74,11 +73,9 @@ def test_what_is_no_agent_is_refused(name: str, form: str, tmp_path: Path) -> No
     driver = driver_or_skip(name)
     path = tmp_path / "agent.py"
     FORMS[form](path)
-    started = time.monotonic()
     outcome = driver.run(SandboxSpec(agent=str(path), problem={}), None)
     assert outcome.fault is not None
     assert outcome.fault.code == FaultCode.agent_bad_source, outcome.fault
-    assert time.monotonic() - started < 30
     assert not Path("/tmp/climbed").exists()
 
 

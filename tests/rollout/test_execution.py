@@ -160,7 +160,7 @@ class TestInARun:
         assert "offers no sandbox" in dispatches(run)[0].error
 
     def test_a_long_call_holds_up_no_other_run(self, driver: Driver, tmp_path: Path) -> None:
-        slow = AGENT.replace("print(2 ** 10)", "import time; time.sleep(60)")
+        slow = AGENT.replace("print(2 ** 10)", "while True: pass")
         (tmp_path / "s").mkdir()
         ended: list[Trajectory] = []
 
@@ -169,7 +169,6 @@ class TestInARun:
             ended.append(run_problem(written(tmp_path / "s", slow), PROBLEM, tiny_world(), **more))
 
         thread = threading.Thread(target=work)
-        started = time.monotonic()
         thread.start()
         time.sleep(0.3)
         quick = run_problem(written(tmp_path), PROBLEM, tiny_world(), driver=driver, tools=TOOLS)
@@ -177,7 +176,6 @@ class TestInARun:
         assert quick.ending == "terminated"
         thread.join()
         assert ended[0].ending == "timed_out"
-        assert time.monotonic() - started < 8
 
 
 class TestReplay:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -199,9 +198,7 @@ def test_stop_records_nothing_half_done(tmp_path: Path, children: Any) -> None:
         if step.done == 2:
             stop.set()
 
-    started = time.monotonic()
     report = run(work, tmp_path / "out", driver=children, stop=stop, progress=note, concurrency=3)
-    assert time.monotonic() - started < 20
     assert report.stopped
     assert {t.agent.name for t in read_trajectories(tmp_path / "out" / FILE)} == {"written"}
     assert not (tmp_path / "out" / "manifest.json").exists()

@@ -113,11 +113,11 @@ def test_a_sandbox_without_a_session_has_no_door(processed: Outcome) -> None:
 
 
 def test_spinning_and_sleeping_end_in_time(processed: Outcome) -> None:
-    for body in ("while True: pass", "time.sleep(60)"):
-        started = time.monotonic()
+    """By who runs them: none of the two would ever end."""
+    for body in ("while True: pass", "threading.Event().wait()"):
         outcome = processed(
             f"""
-            import signal, time
+            import signal, threading
             def agent_main(p):
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 {body}
@@ -127,7 +127,6 @@ def test_spinning_and_sleeping_end_in_time(processed: Outcome) -> None:
         assert outcome.reason == "timeout"
         assert outcome.fault is not None
         assert outcome.fault.what == "the agent was stopped after 1 s"
-        assert time.monotonic() - started < 8
 
 
 FAMILY = """
@@ -148,39 +147,29 @@ def agent_main(p):
 """
 
 
-def test_the_whole_tree_is_gone_in_a_tenth_of_a_second(
-    processed: Outcome, process_driver: Driver
-) -> None:
-    """From the decision to end it until nothing is left, daemons included."""
-    # Without a namespace to end, every process of the machine has to be looked at.
-    bound = 0.5 if process_driver.capabilities.isolation == "none" else 0.1
-    best = 1e9
-    for attempt in range(5):  # the fastest counts: the machine may be busy with something else
-        mark = f"8{attempt}{time.monotonic_ns() % 10**7}"
-        stop, session = threading.Event(), tiny_session()
-        source = FAMILY.format(mark=mark, then="time.sleep(0.01)")
-        with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(processed, source, stop=stop, session=session)
-            wait_for(lambda session=session: session.status()["left"]["calls"] < 400)
-            stop.set()
-            outcome = running.result(timeout=30)
-        assert outcome.reason == "killed"
-        assert outcome.fault is not None
-        assert outcome.fault.code == FaultCode.run_interrupted
-        assert not processes_of(mark)
-        assert outcome.usage.kill_s is not None
-        best = min(best, outcome.usage.kill_s)
-        if best < bound:
-            break
-    assert best < bound
+def test_the_whole_tree_is_gone_after_a_stop(processed: Outcome) -> None:
+    """Daemons included. How soon is in the benchmarks."""
+    mark = f"8{time.monotonic_ns() % 10**8}"
+    stop, session = threading.Event(), tiny_session()
+    source = FAMILY.format(mark=mark, then="time.sleep(0.01)")
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(processed, source, stop=stop, session=session)
+        wait_for(lambda: session.status()["left"]["calls"] < 400)
+        assert processes_of(mark)
+        stop.set()
+        outcome = running.result()
+    assert outcome.reason == "killed"
+    assert outcome.fault is not None
+    assert outcome.fault.code == FaultCode.run_interrupted
+    assert outcome.usage.kill_s is not None
+    assert not processes_of(mark)
 
 
-def test_a_stop_is_noticed_soon(processed: Outcome) -> None:
+def test_a_stop_is_noticed(processed: Outcome) -> None:
     stop = threading.Event()
     threading.Timer(0.4, stop.set).start()
-    started = time.monotonic()
-    assert processed("def agent_main(p):\n    while True: pass", stop=stop).reason == "killed"
-    assert time.monotonic() - started < 3
+    source = "def agent_main(p):\n    while True: pass"
+    assert processed(source, stop=stop, seconds=1e6).reason == "killed"
 
 
 def test_nothing_is_left_after_a_normal_end(processed: Outcome) -> None:

@@ -83,7 +83,6 @@ def test_floods_of_output_are_dropped_not_stored(outcome: Any) -> None:
 
 
 def test_never_ending_is_killed_in_time(run: Run, subprocess_driver: SubprocessDriver) -> None:
-    started = time.monotonic()
     trajectory = run(
         """
         import signal
@@ -95,7 +94,6 @@ def test_never_ending_is_killed_in_time(run: Run, subprocess_driver: SubprocessD
         subprocess_driver,
         seconds=0.7,
     )
-    assert time.monotonic() - started < 5
     assert trajectory.ending is Ending.timed_out
     assert trajectory.fault is not None
     assert trajectory.fault.what == "the agent was stopped after 0.7 s"
@@ -158,18 +156,16 @@ def test_a_daemon_dies_with_the_agent(outcome: Any, tmp_path: Path) -> None:
 
 
 def test_children_left_behind_do_not_hold_up_the_end(outcome: Any) -> None:
-    started = time.monotonic()
     result = outcome(
         """
         import subprocess, threading, time
         def agent_main(p):
-            subprocess.Popen(["/bin/sleep", "30"])
-            threading.Thread(target=time.sleep, args=(30,)).start()
+            subprocess.Popen(["/bin/sleep", "600"])
+            threading.Thread(target=time.sleep, args=(600,)).start()
             return [{"a": 1}]
         """
     )
-    assert result.claim == [{"a": 1}]
-    assert time.monotonic() - started < 10
+    assert (result.reason, result.claim) == ("exited", [{"a": 1}])
 
 
 @pytest.mark.parametrize(
@@ -253,10 +249,9 @@ def test_random_is_seeded(run: Run, subprocess_driver: SubprocessDriver) -> None
 def test_stop_kills_and_leaves_no_record(run: Run, subprocess_driver: SubprocessDriver) -> None:
     stop = threading.Event()
     threading.Timer(0.3, stop.set).start()
-    started = time.monotonic()
+    source = "def agent_main(p):\n    while True: pass"
     with pytest.raises(StoppedError):
-        run("def agent_main(p):\n    while True: pass", subprocess_driver, stop=stop)
-    assert time.monotonic() - started < 5
+        run(source, subprocess_driver, seconds=1e6, stop=stop)
 
 
 def test_no_interpreter_is_the_validator_s_fault(run: Run) -> None:
