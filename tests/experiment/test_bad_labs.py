@@ -14,7 +14,7 @@ from palio.evaluate.experiment.plan import Arm, load_plan
 from palio.evaluate.experiment.runs import append_run, read_runs
 from palio.evaluate.experiment.student import School, Student, further
 from palio.evaluate.experiment.task import Task
-from palio.records import ConfigError, InputError
+from palio.records import ConfigError, InputError, ResumeError
 from palio.rollout.journal import lock_folder
 from tests.experiment.test_analysis import first, run
 from tests.experiment.test_draw import plan
@@ -66,6 +66,25 @@ def test_a_stage_that_cannot_be_read_is_told_before_anything_is_trained(tmp_path
     with pytest.raises(ConfigError, match="tokenz"):
         student(tmp_path, "a", wrong).teach()
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_plan_made_before_it_was_changed_is_not_taken_for_what_it_makes_now(
+    tmp_path, monkeypatch
+):
+    lab, task = Lab(CONFIG, tmp_path, Quiet()), Task(PLAN, PLAN.arm("b"), 0)
+    begun = []
+    monkeypatch.setattr(Lab, "_run_one", lambda _lab, of, *_: begun.append(of.plan))
+    lab.run_one(task, note)
+    changed = msgspec.structs.replace(PLAN, arms=PLAN.arms[::-1])
+    with pytest.raises(ResumeError, match="plan 'p' as it was before it was changed") as found:
+        lab.run_one(dataclasses.replace(task, plan=changed), note)
+    assert found.value.where == str(task.folder(tmp_path))
+    assert "another name" in found.value.remedy
+    lab.run_one(task, note)
+    assert begun == [PLAN, PLAN], "who did not change anything goes on"
+    lab.run_one(Task(PLAN, PLAN.arm("a"), 0), note)
+    with pytest.raises(ResumeError, match="before it was changed"):
+        student(tmp_path, "b", changed)._start()
 
 
 def test_one_run_is_made_by_one_process(tmp_path):

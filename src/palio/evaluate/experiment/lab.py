@@ -8,7 +8,8 @@ The folder of a lab::
     arms/PLAN/ARM/SEED/             stages and examination of one run
     runs.jsonl                      one line a finished run
 
-A run that is in `runs.jsonl` is not made again; one that was killed goes on from its last state.
+A run that is in `runs.jsonl` is not made again; one that was killed goes on from its last state,
+unless its plan was changed.
 """
 
 from __future__ import annotations
@@ -218,11 +219,16 @@ class Lab:
 
         Raises:
             ConfigError: another process is making it.
+            ResumeError: its folder holds what the plan began before it was changed.
         """
         folder = task.folder(self.out)
         folder.mkdir(parents=True, exist_ok=True)
         with lock_folder(folder):
-            return self._made(task) or self._run_one(task, folder, note)
+            made = self._made(task)
+            if made is None:
+                task.hold(self.out)
+                made = self._run_one(task, folder, note)
+            return made
 
     def _made(self, task: Task) -> ArmRun | None:
         found = of_plan(read_runs(self.out), task.plan.digest(), self.lab)

@@ -16,7 +16,7 @@ from palio.evaluate.experiment.config import LabConfig
 from palio.evaluate.experiment.draw import draw, salt_of
 from palio.evaluate.experiment.firehose import FirehoseRow
 from palio.evaluate.experiment.plan import Arm, Plan
-from palio.evaluate.experiment.task import Task
+from palio.evaluate.experiment.task import Task, held_to
 from palio.records import ConfigError, InputError, Record, digest, from_json, to_json
 from palio.rollout.config import FILE
 from palio.train.backend import backend_of
@@ -119,7 +119,8 @@ class Student:
                 be used with (`train.ready`).
             MissingDependencyError: a stage needs what is not installed.
             ResumeError: a stage began, or another arm has learned, with another model behind the
-                same address (`train.servers`).
+                same address (`train.servers`); or the arm that this one starts from was run by the
+                plan before it was changed.
             UpstreamError: a server that a stage asks cannot be reached.
         """
         entries = self._entries()  # what cannot be done is told before hours of work
@@ -155,6 +156,7 @@ class Student:
             return self._base()
         before = self.plan.arm(self.arm.start)
         earlier = self._folder_of(before)
+        held_to(earlier, self.plan)
         stages = stage_folders(self.plan, before)
         missing = [name for name in stages if not (earlier / name / DONE).exists()]
         if missing or not stages:
