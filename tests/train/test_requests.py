@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from palio.broker.hangup import asked_by
+from palio.broker.hangup import asked_by, asked_within
 from palio.broker.upstream import RejectedError
 from palio.records import Message, UpstreamError
 from palio.train.backends.codec import signature_list
@@ -238,17 +238,28 @@ def test_a_turn_is_read_back_as_it_was_written(tokenizer: ChatTokenizer) -> None
     assert assistant_text(read_request(asked, 9).messages[0]) == CALLS
 
 
-# ---- who hangs up
+# ---- who hangs up, or has no time left
 
 
-def test_a_slot_is_free_when_its_client_has_hung_up(
-    small: Qwen3, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [
+        (lambda gone: asked_by(gone), "who asked has hung up"),
+        (
+            lambda gone: asked_within(lambda: 0.0 if gone.is_set() else 60.0),
+            "the engine had not answered when the run's time was over",
+        ),
+    ],
+    ids=["hung up", "time over"],
+)
+def test_a_slot_is_free_when_nobody_waits_for_its_answer(
+    small: Qwen3, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch, asked: Any, what: str
 ) -> None:
     monkeypatch.setattr(tokenizer, "end", -1)  # a model that never ends
     long, gone, failed = {**ASKED, "max_tokens": 3_900}, threading.Event(), []
 
     def ask() -> None:
-        with asked_by(gone):
+        with asked(gone):
             try:
                 engine.complete(long)
             except UpstreamError as error:
@@ -263,7 +274,7 @@ def test_a_slot_is_free_when_its_client_has_hung_up(
         gone.set()
         for thread in threads:
             thread.join(60)
-        assert [error.what for error in failed] == ["who asked has hung up"] * 2
+        assert [error.what for error in failed] == [what] * 2
         assert said(engine, max_tokens=3)
         assert engine._slots.tick < 3_800, "nobody waited for the end of what nobody reads"
         assert engine.alive

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any, Generic, Protocol, TypeVar
 
-from palio.broker.hangup import hung_up
+from palio.broker.hangup import hung_up, seconds_left
 from palio.records import FaultCode, UpstreamError
 
 
@@ -132,15 +132,15 @@ def answered(done: Future[T], worker: Thread, who: str) -> T:
     """The result of a job, once it is there; a worker that ended without it is not waited for.
 
     A job may reach an inbox just after its worker has looked into it for the last time. One whose
-    client has hung up (`broker.hangup`) is cancelled; its worker sees the one or the other at the
-    next step.
+    client has hung up, or whose run is over (`broker.hangup`), is cancelled; its worker sees that
+    at the next step.
 
     Raises:
-        UpstreamError: the worker is gone, or the client is.
+        UpstreamError: the worker is gone, the client is, or the run's time.
     """
     while True:
         try:
-            return done.result(_LOOK_S)
+            return done.result(_patience())
         except TimeoutError:
             _look(done, worker, who)
 
@@ -169,7 +169,7 @@ class Listening:
         done.add_done_callback(lambda _: self._news.set())
         try:
             while not done.done():
-                self._news.wait(_LOOK_S)
+                self._news.wait(_patience())
                 self._news.clear()
                 _look(done, worker, who)
                 if not done.done() and not self._hear():
@@ -183,8 +183,20 @@ def _look(done: Future[Any], worker: Thread, who: str) -> None:
     """Whether there is still somebody to wait for, and somebody who waits."""
     if hung_up() and done.cancel():
         raise broken("who asked has hung up") from None
+    if seconds_left() == 0 and done.cancel():
+        raise UpstreamError(
+            f"the {who} had not answered when the run's time was over",
+            code=FaultCode.upstream_timed_out,
+            remedy="give runs more seconds, or completions fewer tokens",
+        ) from None
     if not worker.is_alive() and not done.done():
         raise broken(f"the {who} is closed") from None
+
+
+def _patience() -> float:
+    """Seconds until the next look."""
+    left = seconds_left()
+    return _LOOK_S if left is None else min(_LOOK_S, left)
 
 
 def tell(done: Future[T], result: T) -> None:
