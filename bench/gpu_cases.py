@@ -334,7 +334,8 @@ class MadeUpRoller:
 
 def grpo(shape: Shape, size: Size, folder: Path, *, written: int = 64) -> dict[str, Any]:
     """Dr. GRPO with an adapter, 4 groups of 8 a step, sampled by the model itself."""
-    from palio.train.rl.grpo import GrpoSettings, train_grpo
+    from palio.train.rl.grpo import train_grpo
+    from palio.train.rl.settings import GrpoSettings
 
     roller = MadeUpRoller(shape, size.length - written, written)
     chosen = GrpoSettings(

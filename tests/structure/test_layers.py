@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -63,17 +63,40 @@ def test_a_wrong_import_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert violations("world", bad) == ["world/bad.py:2: world must not import agents"]
 
 
-def test_no_module_of_the_lab_knows_one_that_knows_it() -> None:
-    """Imports for type hints alone count: whoever reads one module would have to read the other."""
-    folder = SOURCE / "evaluate" / "experiment"
-    here = "palio.evaluate.experiment."
+def known_modules(source: Path) -> dict[str, set[str]]:
+    """Module -> the modules that it imports, in functions and for type hints alone, too."""
+    modules = {
+        ".".join(("palio", *path.relative_to(source).with_suffix("").parts)): path
+        for path in source.rglob("*.py")
+    }
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
     knows: dict[str, set[str]] = {}
-    for path in folder.glob("*.py"):
+    for module, path in modules.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        named = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-        knows[path.stem] = {name.removeprefix(here) for name in named if name.startswith(here)}
-    assert {"exam", "student"} <= knows["lab"]
+        named = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        places = ((node.module or "", alias.name) for node in named for alias in node.names)
+        found = {f"{at}.{name}" if f"{at}.{name}" in modules else at for at, name in places}
+        knows[module] = found & modules.keys() - {module}
+    return knows
+
+
+def test_no_module_knows_one_that_knows_it() -> None:
+    """Whoever reads one module of a circle would have to read all of it."""
+    knows = known_modules(SOURCE)
+    assert {"exam", "student"} <= {
+        name.rpartition(".")[2] for name in knows["palio.evaluate.experiment.lab"]
+    }
     assert tuple(TopologicalSorter(knows).static_order())
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "__init__.py").write_text("", encoding="utf-8")
+    (tmp_path / "train" / "a.py").write_text("from palio.train import b\n", encoding="utf-8")
+    text = "if 0:\n    from palio.train.a import thing\n"
+    (tmp_path / "train" / "b.py").write_text(text, encoding="utf-8")
+    with pytest.raises(CycleError, match="cycle"):
+        TopologicalSorter(known_modules(tmp_path)).prepare()
 
 
 def test_only_cli_and_web_touch_environment_and_terminal() -> None:

@@ -18,7 +18,7 @@ from palio.records import to_json
 from palio.train.audit import RunAudit, audit_run, read_audit, write_audit
 from palio.train.card import write_card
 from palio.train.ground import open_ground
-from palio.train.recipe import read_recipe
+from palio.train.reading import read_recipe
 from palio.train.rollouts import FILE
 from palio.train.run import Options, train
 from palio.train.seen import SEEN, Seen

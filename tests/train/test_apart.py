@@ -16,11 +16,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 from palio.records import ConfigError, IntegrityError, MissingDependencyError, PalioError
-from palio.train.backend import backend_of
+from palio.train.backends.choice import backend_of
 from palio.train.checkpoint import MANIFEST, WEIGHTS, check_whole, save_checkpoint
 from palio.train.disk import finite
 from palio.train.model import ModelConfig, Qwen3
-from palio.train.recipe import LoraConfig, PretrainedModel, Recipe, read_recipe
+from palio.train.reading import read_recipe
+from palio.train.recipe import LoraConfig, PretrainedModel, Recipe
 from palio.train.run import Options, Trained, train
 from palio.train.stage import read_metrics
 from palio.train.tokenizer import ChatTokenizer

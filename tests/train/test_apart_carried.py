@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 
 from palio.train.backends.carried import ADAPTER, UNMERGED
 from palio.train.backends.merging import ROUNDING
-from palio.train.recipe import Recipe, read_recipe
+from palio.train.reading import read_recipe
+from palio.train.recipe import Recipe
 from palio.train.run import Options, Trained, train
 from palio.train.stage import read_metrics
 from tests.train.test_apart import FSDP, LORA, ROOT, TORCHRUN, start  # noqa: F401 - a fixture

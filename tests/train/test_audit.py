@@ -21,7 +21,7 @@ from palio.records import InputError, Message, to_json
 from palio.train.audit import AUDIT, audit_run, read_audit, write_audit
 from palio.train.card import write_card
 from palio.train.ground import open_ground
-from palio.train.recipe import read_recipe
+from palio.train.reading import read_recipe
 from palio.train.rollouts import FILE, read_rollouts
 from palio.train.rows import told_digests
 from palio.train.run import Options, train

@@ -18,7 +18,6 @@ from jinja2 import Environment
 from safetensors.torch import load_file
 
 from palio.records import ConfigError, InputError, Message, UpstreamError
-from palio.train.backend import Talk
 from palio.train.backends.codec import (
     SIGNATURES,
     PretrainedCodec,
@@ -29,8 +28,10 @@ from palio.train.backends.codec import (
 )
 from palio.train.backends.weights import load_model, load_tokenizer
 from palio.train.checkpoint import save_checkpoint
+from palio.train.codec import Talk
 from palio.train.model import Qwen3
-from palio.train.recipe import PretrainedModel, read_recipe
+from palio.train.reading import read_recipe
+from palio.train.recipe import PretrainedModel
 from palio.train.run import Options, train
 from palio.train.serving import _dtype
 from palio.train.tokenizer import ChatTokenizer

@@ -12,7 +12,7 @@ import pytest
 from palio.records import ConfigError, InputError, MissingDependencyError
 from palio.train.backends.weights import located
 from palio.train.ranges import RANGES, Range
-from palio.train.recipe import load_recipe, read_recipe
+from palio.train.reading import load_recipe, read_recipe
 from palio.train.run import Options, train
 from tests.train.test_stages import SMALL, chain, corpus  # noqa: F401 - a fixture
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from palio.train.checkpoint import save_checkpoint
+from palio.train.context import Context
 from palio.train.model import Qwen3
-from palio.train.recipe import read_recipe
+from palio.train.reading import read_recipe
 from palio.train.run import Options, train
-from palio.train.stage import Context
 from palio.train.tokenizer import ChatTokenizer
 from tests.train.test_stages import SHORT, SMALL, corpus  # noqa: F401 - a fixture
 

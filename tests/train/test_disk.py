@@ -17,7 +17,7 @@ from palio.records import PalioError
 from palio.train.checkpoint import save_checkpoint
 from palio.train.disk import saving
 from palio.train.model import Qwen3
-from palio.train.recipe import read_recipe
+from palio.train.reading import read_recipe
 from palio.train.run import Options, train
 from palio.train.stage import METRICS, append_metrics, read_metrics, trim_metrics
 from palio.train.tokenizer import ChatTokenizer

@@ -13,7 +13,7 @@ from palio.cli.train import app
 from palio.records import ConfigError, InputError, Provenance
 from palio.train import dry
 from palio.train.audit import audit_run
-from palio.train.recipe import read_recipe
+from palio.train.reading import read_recipe
 from palio.train.run import CHAIN, Options
 from palio.world.artefacts import write_manifest
 

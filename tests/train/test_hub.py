@@ -18,7 +18,8 @@ from palio.train.backends.weights import base_commit, load_model, load_tokenizer
 from palio.train.checkpoint import save_checkpoint
 from palio.train.inputs import learned_digests, model_digests
 from palio.train.model import Qwen3
-from palio.train.recipe import PretrainedModel, Recipe, load_recipe, read_recipe
+from palio.train.reading import load_recipe, read_recipe
+from palio.train.recipe import PretrainedModel, Recipe
 from palio.train.run import CHAIN, Options, train
 from palio.train.tokenizer import ChatTokenizer
 from tests.train.test_stages import BARE, corpus  # noqa: F401 - a fixture

@@ -19,7 +19,8 @@ from palio.train.backends.job import SAVED, SftJob
 from palio.train.backends.launch import command_of, launched
 from palio.train.checkpoint import save_checkpoint
 from palio.train.model import Qwen3
-from palio.train.recipe import PretrainedModel, load_recipe, read_recipe
+from palio.train.reading import load_recipe, read_recipe
+from palio.train.recipe import PretrainedModel
 from palio.train.run import Options, train
 from palio.train.settings import TrlSettings, shipped
 from palio.train.stage import read_metrics

@@ -29,7 +29,8 @@ from palio.train.inputs import chosen
 from palio.train.loop import LOSS_TOKENS, Mixture, Stage, StageConfig, rate_at
 from palio.train.model import Qwen3
 from palio.train.optimiser import Optimiser, OptimiserConfig, orthogonal
-from palio.train.recipe import DataConfig, Recipe, load_recipe, shortened
+from palio.train.reading import load_recipe
+from palio.train.recipe import DataConfig, Recipe, shortened
 from palio.train.run import Options, Trained, read_curve
 from palio.train.run import train as train_certified
 from palio.train.settings import SftSettings
@@ -270,7 +271,7 @@ def test_a_run_killed_on_the_way_ends_as_if_it_was_not(
     whole = train(wanted, corpus, tmp_path / "whole")
     code = (
         "import sys; from pathlib import Path\n"
-        "from palio.train.recipe import load_recipe; from palio.train.run import Options, train\n"
+        "from palio.train.reading import load_recipe; from palio.train.run import Options, train\n"
         "train(load_recipe(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]),"
         " options=Options(save_every=0.0, uncertified=True))\n"
     )

@@ -11,10 +11,10 @@ import pytest
 
 from palio.judging.encoders import default_encoder
 from palio.records import Message
-from palio.train.backend import Talk
 from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.weights import load_model, load_tokenizer
 from palio.train.checkpoint import save_checkpoint
+from palio.train.codec import Talk
 from palio.train.engine import Sampled
 from palio.train.ground import Ground
 from palio.train.model import Qwen3
@@ -29,10 +29,11 @@ pytest.importorskip("trl", reason="KTO and Dr. GRPO are TRL's")
 from palio.train.preference.kto import KtoSettings, kto_arguments
 from palio.train.preference.labels import Labelled, sample_labels
 from palio.train.preference.trainer import MaskedCollator, MaskedKtoTrainer, kto_dataset
-from palio.train.rl.grpo import GrpoSettings, dr_grpo_arguments
+from palio.train.rl.grpo import dr_grpo_arguments
 from palio.train.rl.policy import TransformersPolicy
 from palio.train.rl.rollouts import Play, Rollout, WorldRoller
 from palio.train.rl.sampler import Decoding, Sampler
+from palio.train.rl.settings import GrpoSettings
 from palio.train.rl.trainer import Scheme, StepGrpoTrainer
 
 pytestmark = [

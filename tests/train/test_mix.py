@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from palio.train.backend import Source
 from palio.train.backends.pretrained import mixture
 from palio.train.batches import Example
+from palio.train.context import Source
 from palio.train.loop import Mixture
 from palio.train.rollouts import Rollout
 from palio.train.stages import kept

@@ -32,16 +32,18 @@ from palio.records import (
     MissingDependencyError,
     PalioError,
 )
-from palio.train.backend import Source, Talk
 from palio.train.backends.codec import PretrainedCodec, tool_segments
 from palio.train.backends.pretrained import mixture
 from palio.train.backends.qwen import qwen_tokenizer
 from palio.train.backends.templates import check_template
 from palio.train.backends.weights import load_model, load_tokenizer, located
 from palio.train.checkpoint import save_checkpoint
+from palio.train.codec import Talk
+from palio.train.context import Source
 from palio.train.ground import Ground
 from palio.train.model import Qwen3
-from palio.train.recipe import PretrainedModel, Recipe, read_recipe
+from palio.train.reading import read_recipe
+from palio.train.recipe import PretrainedModel, Recipe
 from palio.train.rollouts import collect
 from palio.train.run import Options, train
 from palio.train.settings import Sampling

@@ -12,16 +12,17 @@ import pytest
 from palio.broker.upstream import RejectedError
 from palio.judging.encoders import default_encoder
 from palio.records import Message
-from palio.train.backend import Talk
 from palio.train.backends.codec import PretrainedCodec
 from palio.train.backends.qwen_template import QWEN3, qwen3_template
 from palio.train.backends.templates import SKIPS
 from palio.train.backends.weights import load_tokenizer
 from palio.train.checkpoint import save_checkpoint
+from palio.train.codec import Talk
 from palio.train.engine import Sampled
 from palio.train.ground import Ground
 from palio.train.model import Qwen3
-from palio.train.recipe import PretrainedModel, read_recipe
+from palio.train.reading import read_recipe
+from palio.train.recipe import PretrainedModel
 from palio.train.rl.prefixes import Prefix, PrefixRoller
 from palio.train.rl.rollouts import Play, WorldRoller
 from palio.train.rl.sampler import Decoding

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from palio.corpus.rows import CorpusRow
 from palio.records import ConfigError, FunctionCall, Message, ToolCall
-from palio.train.backend import Talk
 from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.qwen import qwen_tokenizer
 from palio.train.backends.qwen_template import QWEN3, marked, qwen3_original, qwen3_template
@@ -32,6 +31,7 @@ from palio.train.backends.templates import (
     row_segments,
 )
 from palio.train.backends.weights import located
+from palio.train.codec import Talk
 from palio.train.stages.examples import examples_of
 from palio.train.text import END, REPLY, assistant_text, chat_template
 from palio.train.tokenizer import Encoded

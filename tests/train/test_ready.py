@@ -14,8 +14,8 @@ from palio.broker.pin import endpoint_pin
 from palio.cli.main import app
 from palio.records import ConfigError, MissingDependencyError, PalioError
 from palio.train.dry import rehearsed
+from palio.train.reading import read_recipe
 from palio.train.ready import check_stages
-from palio.train.recipe import read_recipe
 from palio.train.run import Options, train
 from tests.train.test_same_server import KEY, Class, Server, taught  # noqa: F401 - a fixture
 from tests.train.test_stages import (

@@ -26,7 +26,7 @@ from palio.records import (
 from palio.train.card import Measured, write_card
 from palio.train.dry import rehearsed
 from palio.train.inputs import open_corpus
-from palio.train.recipe import bundled_recipes, load_recipe, read_recipe
+from palio.train.reading import bundled_recipes, load_recipe, read_recipe
 from palio.train.run import Options, train
 from palio.train.settings import TrlSettings
 from palio.train.stages.teacher import TeacherSettings
@@ -86,7 +86,7 @@ def test_a_part_of_a_table_changes_only_what_it_names() -> None:
     pytest.importorskip("trl", reason="the settings of KTO and GRPO come with trl")
     from palio.train.preference.kto import KtoSettings
     from palio.train.rl.distill import DistillSettings
-    from palio.train.rl.grpo import GrpoSettings
+    from palio.train.rl.settings import GrpoSettings
 
     steps = {"max_steps": 7}
     for kind, record in (

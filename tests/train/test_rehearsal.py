@@ -14,7 +14,7 @@ from palio.train.checkpoint import save_checkpoint
 from palio.train.dry import ROWS, SHORTEST, TOOLS, _material, rehearsed
 from palio.train.ground import Ground
 from palio.train.model import Qwen3
-from palio.train.recipe import load_recipe
+from palio.train.reading import load_recipe
 from palio.train.rollouts import collect
 from palio.train.settings import Sampling
 from palio.train.tokenizer import ChatTokenizer

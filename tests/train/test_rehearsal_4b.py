@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from palio.train.dry import dry_run
-from palio.train.recipe import load_recipe
+from palio.train.reading import load_recipe
 from palio.train.run import StageDone
 
 pytest.importorskip("trl", reason="pretrained models are trained by TRL")

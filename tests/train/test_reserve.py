@@ -16,7 +16,8 @@ from palio.judging.encoders import default_encoder
 from palio.records import ConfigError, InputError, Message, to_json
 from palio.train.ground import Ground
 from palio.train.inputs import Reserve, taught
-from palio.train.recipe import DataConfig, Recipe, read_recipe
+from palio.train.reading import read_recipe
+from palio.train.recipe import DataConfig, Recipe
 from palio.train.rollouts import read_rollouts
 from palio.train.run import Options, train
 from tests.train.conftest import Shop

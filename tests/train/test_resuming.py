@@ -17,7 +17,8 @@ from palio.train.checkpoint import check_whole, checkpoint_folder, save_checkpoi
 from palio.train.ground import Ground
 from palio.train.model import Qwen3
 from palio.train.racer import with_checkpoints, write_racer
-from palio.train.recipe import Recipe, read_recipe
+from palio.train.reading import read_recipe
+from palio.train.recipe import Recipe
 from palio.train.run import CHAIN, Trained, train
 from palio.train.tokenizer import ChatTokenizer
 from palio.world.artefacts import file_digest

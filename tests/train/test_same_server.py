@@ -19,7 +19,8 @@ from palio.train.backends.loop import LoopBackend
 from palio.train.card import write_card
 from palio.train.ground import Ground
 from palio.train.preference.labels import LABELLED, Labelled
-from palio.train.recipe import Recipe, read_recipe
+from palio.train.reading import read_recipe
+from palio.train.recipe import Recipe
 from palio.train.rollouts import FILE as ROLLOUTS
 from palio.train.rollouts import SETTLED, read_rollouts
 from palio.train.run import Options, Trained, train

@@ -16,12 +16,13 @@ from palio.agents.scripted import ScriptedUpstream
 from palio.agents.server import ModelServer
 from palio.broker.upstream import HttpUpstream, RejectedError
 from palio.records import InputError, UpstreamError
-from palio.train.backend import Talk
 from palio.train.backends.loop import ChatCodec, LoopBackend
 from palio.train.checkpoint import checkpoint_folder
+from palio.train.codec import Talk
 from palio.train.engine import Engine
 from palio.train.ground import Ground
-from palio.train.recipe import Recipe, read_recipe
+from palio.train.reading import read_recipe
+from palio.train.recipe import Recipe
 from palio.train.rl.sampler import Decoding
 from palio.train.rollouts import DEAD, FILE, Collected, collect, read_rollouts, settle
 from palio.train.run import train

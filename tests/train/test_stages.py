@@ -19,7 +19,8 @@ from palio.train.backends.loop import ChatCodec
 from palio.train.engine import Engine
 from palio.train.ground import Ground
 from palio.train.model import Qwen3
-from palio.train.recipe import Recipe, read_recipe
+from palio.train.reading import read_recipe
+from palio.train.recipe import Recipe
 from palio.train.requests import with_token_ids
 from palio.train.rollouts import Rollout, Tape, Turn, collect, read_rollouts
 from palio.train.run import Options, train

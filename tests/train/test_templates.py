@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from palio.judging.encoders import default_encoder
 from palio.records import ConfigError, IntegrityError, Message
-from palio.train.backend import Talk
 from palio.train.backends.codec import PretrainedCodec, template_text, tool_segments
 from palio.train.backends.templates import check_template, template_segments
 from palio.train.checkpoint import save_checkpoint
+from palio.train.codec import Talk
 from palio.train.engine import Sampled
 from palio.train.ground import Ground
 from palio.train.model import Qwen3
-from palio.train.recipe import read_recipe
+from palio.train.reading import read_recipe
 from palio.train.rl.rollouts import Play, WorldRoller
 from palio.train.rl.sampler import Decoding
 from palio.train.run import Options, train

@@ -16,7 +16,7 @@ from palio.train.backends import places
 from palio.train.checkpoint import save_checkpoint
 from palio.train.model import Qwen3
 from palio.train.preference.kto import KtoSettings, kto_arguments
-from palio.train.recipe import read_recipe
+from palio.train.reading import read_recipe
 from palio.train.run import Trained, train
 from palio.train.settings import TrlSettings
 from palio.train.tokenizer import ChatTokenizer

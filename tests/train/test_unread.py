@@ -14,7 +14,8 @@ import pytest
 
 from palio.records import ConfigError, Record
 from palio.train import dry
-from palio.train.recipe import Recipe, read_recipe
+from palio.train.reading import read_recipe
+from palio.train.recipe import Recipe
 from palio.train.settings import SftSettings
 from palio.train.stages import KINDS, kind_named
 from palio.train.unread import unread

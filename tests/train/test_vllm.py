@@ -37,7 +37,8 @@ from palio.records import FaultCode, Message, UpstreamError
 from palio.train.checkpoint import Checkpoint, checkpoint_folder, load_checkpoint
 from palio.train.engine import Engine
 from palio.train.ground import Ground
-from palio.train.recipe import Recipe, read_recipe
+from palio.train.reading import read_recipe
+from palio.train.recipe import Recipe
 from palio.train.rl.sampler import CompletionsSampler, Decoding, EngineSampler
 from palio.train.rollouts import read_rollouts
 from palio.train.run import train

@@ -16,7 +16,7 @@ from palio.records import ConfigError, InputError
 from palio.train.card import write_card
 from palio.train.checkpoint import load_checkpoint
 from palio.train.dry import dry_run
-from palio.train.recipe import read_recipe
+from palio.train.reading import read_recipe
 from palio.train.rl.hooks import STATES
 from palio.train.rows import told_digests
 from palio.train.seen import read_seen

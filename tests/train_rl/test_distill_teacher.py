@@ -15,11 +15,13 @@ from palio.corpus.rows import row_of
 from palio.records import ConfigError, IntegrityError, MissingDependencyError, ResumeError, to_json
 from palio.train.card import write_card
 from palio.train.checkpoint import BUNDLED, checkpoint_folder
-from palio.train.recipe import Recipe, read_recipe
+from palio.train.reading import read_recipe
+from palio.train.recipe import Recipe
 from palio.train.rl.distill import DistillSettings
-from palio.train.rl.grpo import GrpoSettings, dr_grpo_arguments
+from palio.train.rl.grpo import dr_grpo_arguments
 from palio.train.rl.opening import open_teacher, teacher_digests, teacher_place
 from palio.train.rl.policy import OwnPolicy
+from palio.train.rl.settings import GrpoSettings
 from palio.train.run import CHAIN, Options, Trained, train
 from palio.train.serving import checkpoint_digests, weights_digest
 from palio.train.settings import TrlSettings

@@ -13,17 +13,19 @@ import msgspec
 import pytest
 
 from palio.records import ConfigError, InputError, PalioError
-from palio.train.recipe import bundled_recipes, load_recipe, read_recipe
+from palio.train.context import Context
+from palio.train.reading import bundled_recipes, load_recipe, read_recipe
 from palio.train.rl.distill import train_distill
-from palio.train.rl.grpo import GrpoSettings, _counts, run_grpo, train_grpo
+from palio.train.rl.grpo import _counts, run_grpo, train_grpo
 from palio.train.rl.hooks import finished
 from palio.train.rl.policy import OwnPolicy
 from palio.train.rl.processes import sealed
 from palio.train.rl.rollouts import Rollout
 from palio.train.rl.sampler import Sampler
+from palio.train.rl.settings import GrpoSettings
 from palio.train.run import train
 from palio.train.settings import TrlSettings
-from palio.train.stage import Context, check_trained, read_metrics
+from palio.train.stage import check_trained, read_metrics
 from tests.train_rl.conftest import Scene
 from tests.train_rl.test_distill import roller_of
 from tests.train_rl.test_distill import settings as distill_settings

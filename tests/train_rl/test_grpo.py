@@ -18,13 +18,14 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from palio.records import ConfigError, IntegrityError
 from palio.train.curves import draw_curves
 from palio.train.rl.advantages import outcome_advantages, turn_advantages
-from palio.train.rl.grpo import GrpoSettings, dr_grpo_arguments, shrink, train_grpo
+from palio.train.rl.grpo import dr_grpo_arguments, shrink, train_grpo
 from palio.train.rl.hooks import STATES, last_state
 from palio.train.rl.policy import OwnPolicy
 from palio.train.rl.prefixes import PrefixRoller, prefixes_of
 from palio.train.rl.processes import check_batch
 from palio.train.rl.rollouts import Rollout, WorldRoller
 from palio.train.rl.sampler import Sampler
+from palio.train.rl.settings import GrpoSettings
 from palio.train.rl.tokens import Span
 from palio.train.rl.trainer import Scheme, StepGrpoTrainer
 from palio.train.settings import TrlSettings

@@ -21,13 +21,14 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from palio.records import ConfigError, IntegrityError
-from palio.train.backend import backend_of
 from palio.train.backends.carried import UNMERGED, Carried, carried, read_past
+from palio.train.backends.choice import backend_of
 from palio.train.backends.job import adapter
 from palio.train.backends.masters import check_launched
 from palio.train.backends.merging import ROUNDING, lowered, merged
 from palio.train.backends.weights import load_model
-from palio.train.recipe import LoraConfig, PretrainedModel, load_recipe, read_recipe
+from palio.train.reading import load_recipe, read_recipe
+from palio.train.recipe import LoraConfig, PretrainedModel
 from palio.train.rl.opening import pretrained_policy
 from palio.train.rl.policy import merged_weights
 from palio.train.rl.pushed import push_whole

@@ -23,7 +23,8 @@ from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.merging import ROUNDING, merged
 from palio.train.backends.weights import load_model, load_tokenizer
 from palio.train.checkpoint import MANIFEST, WEIGHTS, check_whole
-from palio.train.recipe import PretrainedModel, read_recipe
+from palio.train.reading import read_recipe
+from palio.train.recipe import PretrainedModel
 from palio.train.rl import opening
 from palio.train.rl.grpo import train_grpo
 from palio.train.rl.opening import pretrained_policy

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from palio.records import UpstreamError
-from palio.train.backend import backend_of
+from palio.train.backends.choice import backend_of
+from palio.train.context import Context
 from palio.train.engine import Engine
 from palio.train.preference.kto import KtoSettings, run_kto, shrink
 from palio.train.preference.labels import LABELLED, read_labels, sample_labels
-from palio.train.recipe import read_recipe
+from palio.train.reading import read_recipe
 from palio.train.rl.policy import OwnPolicy
 from palio.train.rl.rollouts import WorldRoller
 from palio.train.rl.sampler import Decoding, EngineSampler
-from palio.train.stage import Context
 from tests.train_rl.conftest import Scene
 from tests.train_rl.test_sampler import serving
 

@@ -16,10 +16,11 @@ from safetensors.torch import load_file
 from palio.records import to_json
 from palio.train.backends.loop import ChatCodec
 from palio.train.preference.labels import LABELLED, Labelled
-from palio.train.rl.grpo import GrpoSettings, train_grpo
+from palio.train.rl.grpo import train_grpo
 from palio.train.rl.policy import OwnPolicy
 from palio.train.rl.rollouts import Rollout
 from palio.train.rl.sampler import Decoding, Sampler
+from palio.train.rl.settings import GrpoSettings
 from palio.train.rl.tokens import Span
 from palio.train.settings import TrlSettings
 from palio.train.stage import read_metrics

@@ -16,10 +16,11 @@ from trl.trainer.sft_config import SFTConfig
 from palio.records import ConfigError
 from palio.train.owned import OWNED
 from palio.train.preference.kto import KtoSettings, kto_arguments
-from palio.train.recipe import load_recipe, read_recipe
+from palio.train.reading import load_recipe, read_recipe
 from palio.train.rl.distill import DistillSettings, train_distill
-from palio.train.rl.grpo import GrpoSettings, dr_grpo_arguments
+from palio.train.rl.grpo import dr_grpo_arguments
 from palio.train.rl.hooks import trl_fields
+from palio.train.rl.settings import GrpoSettings
 from palio.train.settings import TrlSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")

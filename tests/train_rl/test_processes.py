@@ -28,7 +28,7 @@ from palio.train.backends.launch import launched
 from palio.train.backends.starter import LOCK, alone, starting
 from palio.train.checkpoint import checkpoint_folder, load_checkpoint, save_checkpoint
 from palio.train.model import ModelConfig, Qwen3
-from palio.train.recipe import read_recipe
+from palio.train.reading import read_recipe
 from palio.train.rl.hooks import rolled
 from palio.train.rl.material import FILE, GROUND, read_ground, write_ground
 from palio.train.rl.processes import PARTS, ROWS, WORKER

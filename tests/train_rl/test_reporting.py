@@ -17,7 +17,8 @@ from palio.records import ConfigError, MissingDependencyError, to_json
 from palio.train import reporting
 from palio.train.dry import rehearsed
 from palio.train.loop import Point
-from palio.train.recipe import Recipe, read_recipe
+from palio.train.reading import read_recipe
+from palio.train.recipe import Recipe
 from palio.train.reporting import Integrations, opened, reports_to
 from palio.train.run import Options, train
 from palio.train.settings import TrlSettings

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from palio.records import InputError
+from palio.train.context import Context, ground_of
 from palio.train.preference.kto import KtoSettings
-from palio.train.recipe import read_recipe
+from palio.train.reading import read_recipe
 from palio.train.rl.distill import DistillSettings
-from palio.train.rl.grpo import GrpoSettings
 from palio.train.rl.rollouts import Play
+from palio.train.rl.settings import GrpoSettings
 from palio.train.settings import Sampling
-from palio.train.stage import Context, ground_of
 
 SAID: dict[str, Any] = {
     "temperature": 0.7,

@@ -21,7 +21,8 @@ from palio.corpus.rows import CorpusRow
 from palio.records import Suite, UpstreamError, to_json
 from palio.suites.files import write_suite
 from palio.train.engine import Sampled
-from palio.train.recipe import Recipe, read_recipe
+from palio.train.reading import read_recipe
+from palio.train.recipe import Recipe
 from palio.train.rl.credit import Told, check_teacher, credit_measures
 from palio.train.rl.policy import OwnPolicy
 from palio.train.rl.sampler import Decoding

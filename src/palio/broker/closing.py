@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palio import __version__
 from palio.broker.claim import compare_claim, record_differences
 from palio.broker.conversation import build_messages
 from palio.broker.ending import decide_ending
+from palio.broker.facts import RunFacts
+from palio.broker.record import RunRecord, Span
 from palio.records import Ending, Fault, FaultCode, Trajectory
-
-if TYPE_CHECKING:
-    from palio.broker.record import RunRecord, Span
-    from palio.broker.session import Session
 
 
 def run_trajectory(
-    session: Session,
+    run: RunFacts,
     record: RunRecord,
     ending: Ending | None,
     fault: Fault | None,
     claim: Any,
     seconds: float,
 ) -> Trajectory:
-    """The trajectory of a session.
+    """The trajectory of a run.
 
     Args:
-        session: whose run it is.
+        run: what it was made with.
         record: its events.
         ending: how the host saw it end.
         fault: what it saw go wrong.
@@ -42,15 +40,15 @@ def run_trajectory(
         terminated=record.terminated or report.terminated,
         answered=report.answer is not None,
         exhausted=record.exhausted,
-        max_steps=session.world.config.max_steps,
+        max_steps=run.world.config.max_steps,
     )
-    world, problem = session.world, session.problem
+    world, problem = run.world, run.problem
     return Trajectory(
-        trajectory_id=session.trajectory_id,
+        trajectory_id=run.trajectory_id,
         problem_id=problem.problem_id,
         query=problem.query,
         kind=problem.kind,
-        agent=session.agent,
+        agent=run.agent,
         events=events,
         messages=build_messages(problem.query, events),
         tools=record.tools,
@@ -58,13 +56,13 @@ def run_trajectory(
         ending=ending,
         fault=fault,
         differences=(*report.differences, *record_differences(events, report.answer)),
-        suite_id=session.suite_id,
+        suite_id=run.suite_id,
         catalogue=world.catalogue.catalogue_id,
         catalogue_digest=world.catalogue.digest,
-        isolation=session.isolation,
-        eligible=session.eligible,
-        seed=session.seed,
-        attempt=session.attempt,
+        isolation=run.isolation,
+        eligible=run.eligible,
+        seed=run.seed,
+        attempt=run.attempt,
         duration_s=seconds,
         tool_version=__version__,
     )

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from palio.broker.facts import RunFacts
+from palio.broker.journal import RunJournal
 from palio.broker.refusals import RunOver
 from palio.broker.upstream import error_fields
 from palio.broker.wire import clean_value, load_json, plain_json
 from palio.records import Ending, Fault, FaultCode, Message, PalioError, Trajectory, digest
-
-if TYPE_CHECKING:
-    from palio.broker.journal import RunJournal
-    from palio.broker.session import Session
 
 
 class Ticket:
@@ -50,27 +48,27 @@ class Keeper:
         self._journal = journal
         self.fault: Fault | None = None
 
-    def opened(self, session: Session, sampling: Mapping[str, Any]) -> None:
-        """Write everything that a session was made with: what a replay needs to make it again."""
+    def opened(self, run: RunFacts, sampling: Mapping[str, Any]) -> None:
+        """Write everything that a run is made with: what a replay needs to make it again."""
         if self._journal is None:
             return
-        catalogue, mint = session.world.catalogue, session.mint
+        catalogue, mint = run.world.catalogue, run.mint
         self._note(
             "open",
-            trajectory_id=session.trajectory_id,
-            agent=session.agent,
-            problem=session.problem,
+            trajectory_id=run.trajectory_id,
+            agent=run.agent,
+            problem=run.problem,
             catalogue={"id": catalogue.catalogue_id, "digest": catalogue.digest},
-            world=session.world.config,
-            limits=session.limits,
-            seed=session.seed,
-            attempt=session.attempt,
+            world=run.world.config,
+            limits=run.limits,
+            seed=run.seed,
+            attempt=run.attempt,
             sampling=sampling,
-            settings=session.settings,
-            suite_id=session.suite_id,
-            isolation=session.isolation,
-            eligible=session.eligible,
-            relay=session.relay,
+            settings=run.settings,
+            suite_id=run.suite_id,
+            isolation=run.isolation,
+            eligible=run.eligible,
+            relay=run.relay,
             nonces=mint.policy,
             nonce_key=mint.key.hex(),
         )

@@ -71,7 +71,8 @@ def run(
 
     from palio.records import ConfigError
     from palio.train.ranges import check_recipe
-    from palio.train.recipe import load_recipe, shortened
+    from palio.train.reading import load_recipe
+    from palio.train.recipe import shortened
     from palio.train.run import Options, train
 
     chosen = load_recipe(recipe)

@@ -13,7 +13,7 @@ def start(
 ) -> None:
     """Write the untrained model of a recipe as a checkpoint, to compare the trained one with."""
     from palio.train.backends.snapshots import write_start
-    from palio.train.recipe import load_recipe
+    from palio.train.reading import load_recipe
 
     typer.echo(f"wrote {write_start(load_recipe(recipe), out)}")
 

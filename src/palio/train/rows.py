@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from palio.train.backend import Codec, Source
 from palio.train.checkpoint import CHECKPOINT, MANIFEST
+from palio.train.codec import Codec
+from palio.train.context import Source
 from palio.world.artefacts import read_manifest
 
 TEMPLATE, ROWS = "template", "rows"

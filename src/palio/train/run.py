@@ -31,8 +31,9 @@ from palio.records import (
     digest,
 )
 from palio.rollout.journal import lock_folder
-from palio.train.backend import backend_of
+from palio.train.backends.choice import backend_of
 from palio.train.checkpoint import CHECKPOINT, MANIFEST, check_whole, checkpoint_folder
+from palio.train.context import Context
 from palio.train.disk import saving
 from palio.train.ground import Ground
 from palio.train.held import held_inputs
@@ -44,14 +45,7 @@ from palio.train.ready import check_chain, check_stages
 from palio.train.recipe import Recipe, StageEntry, plain_stage
 from palio.train.reporting import drop_spent
 from palio.train.servers import ENDPOINT, Said, Servers
-from palio.train.stage import (
-    METRICS,
-    Context,
-    Endpoint,
-    StageResult,
-    Step,
-    read_metrics,
-)
+from palio.train.stage import METRICS, Endpoint, StageResult, Step, read_metrics
 from palio.train.stages import kind_named
 from palio.world.artefacts import file_digest, read_manifest, write_manifest
 

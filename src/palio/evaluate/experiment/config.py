@@ -11,7 +11,8 @@ import msgspec
 from palio.agents.registry import find_agent
 from palio.records import ConfigError, PalioError, Record, digest
 from palio.suites.pools import SEALED
-from palio.train.recipe import Recipe, load_recipe
+from palio.train.reading import load_recipe
+from palio.train.recipe import Recipe
 
 LAB_RECIPE = "lab"
 

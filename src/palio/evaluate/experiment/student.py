@@ -19,16 +19,18 @@ from palio.evaluate.experiment.plan import Arm, Plan
 from palio.evaluate.experiment.task import Task, held_to
 from palio.records import ConfigError, InputError, Record, digest, from_json, to_json
 from palio.rollout.config import FILE
-from palio.train.backend import backend_of
+from palio.train.backends.choice import backend_of
+from palio.train.context import Context
 from palio.train.ground import Ground
 from palio.train.loop import LOSS_TOKENS
 from palio.train.memory import give_back
+from palio.train.reading import read_recipe
 from palio.train.ready import check_stages
-from palio.train.recipe import Recipe, StageEntry, plain_stage, read_recipe
+from palio.train.recipe import Recipe, StageEntry, plain_stage
 from palio.train.reporting import drop_spent
 from palio.train.servers import ENDPOINT, TEACHER, Said, Servers
 from palio.train.settings import SftSettings
-from palio.train.stage import Context, StageResult
+from palio.train.stage import StageResult
 from palio.train.stages import kind_named
 from palio.train.stages.examples import examples_of
 from palio.world.artefacts import file_digest, write_lines

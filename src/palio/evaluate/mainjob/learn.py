@@ -18,7 +18,8 @@ from palio.records import ConfigError
 from palio.train import run as training
 from palio.train.ground import TRAIN, Worlds
 from palio.train.ground import Ground as TrainingGround
-from palio.train.recipe import Recipe, load_recipe, shortened, tokens_of
+from palio.train.reading import load_recipe
+from palio.train.recipe import Recipe, shortened, tokens_of
 from palio.train.stage import Step
 from palio.train.stages import kind_named
 

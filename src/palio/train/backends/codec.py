@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from palio.records import ConfigError, InputError, Message, bytes_digest
-from palio.train.backend import Talk
 from palio.train.backends.qwen_template import QWEN3, marked, qwen3_template
 from palio.train.backends.templates import check_template, prompt_segments, row_segments
+from palio.train.codec import Talk
 from palio.train.rl.tokens import PROBE
 from palio.train.text import END, REPLY, Segment, assistant_text, chat_template, segments
 from palio.train.tokenizer import Encoded
@@ -114,7 +114,7 @@ def tool_segments(
 
 
 class PretrainedCodec:
-    """`backend.Codec` over a tokenizer of `transformers`.
+    """`codec.Codec` over a tokenizer of `transformers`.
 
     A turn is encoded by itself, as it is sampled: whole text could be cut differently at the
     edge of a turn, and then training would see other ids than sampling.

@@ -14,8 +14,9 @@ import torch
 
 from palio.broker.upstream import Upstream
 from palio.records import InputError, IntegrityError
-from palio.train.backend import Source, Talk
 from palio.train.checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, save_checkpoint
+from palio.train.codec import Talk
+from palio.train.context import Context, Source
 from palio.train.disk import finite, saving
 from palio.train.engine import Engine
 from palio.train.heads import lay_out_heads
@@ -26,21 +27,14 @@ from palio.train.recipe import PalioModel
 from palio.train.reporting import reporter_of
 from palio.train.rows import rows_digest
 from palio.train.settings import SftSettings
-from palio.train.stage import (
-    STATE,
-    Context,
-    Report,
-    StageResult,
-    append_metrics,
-    trim_metrics,
-)
+from palio.train.stage import STATE, Report, StageResult, append_metrics, trim_metrics
 from palio.train.team import Team
 from palio.train.text import template_digest
 from palio.train.tokenizer import ChatTokenizer, Encoded, train_tokenizer
 
 
 class ChatCodec:
-    """`backend.Codec` of our own vocabulary; tools are not shown to a model of this size."""
+    """`codec.Codec` of our own vocabulary; tools are not shown to a model of this size."""
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         self.tokenizer = tokenizer
@@ -61,7 +55,7 @@ class ChatCodec:
 
 
 class LoopBackend:
-    """`backend.Backend` over `loop.Stage`.
+    """`context.Backend` over `loop.Stage`.
 
     Args:
         model: shape and vocabulary of a model from scratch.

@@ -15,7 +15,6 @@ from palio.records import (
     from_json,
     to_json,
 )
-from palio.train.backend import Source
 from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.job import (
     FILE,
@@ -31,14 +30,15 @@ from palio.train.backends.merging import rounding_counts
 from palio.train.backends.weights import load_model, load_tokenizer, sampled
 from palio.train.batches import Example
 from palio.train.checkpoint import CHECKPOINT, seal
+from palio.train.context import Context, Source
 from palio.train.recipe import PretrainedModel
 from palio.train.rows import rows_digest
 from palio.train.settings import SftSettings
-from palio.train.stage import Context, Report, StageResult, check_trained, read_metrics
+from palio.train.stage import Report, StageResult, check_trained, read_metrics
 
 
 class PretrainedBackend:
-    """`backend.Backend` over transformers.
+    """`context.Backend` over transformers.
 
     Args:
         model: where the weights come from, and the adapter.

@@ -12,6 +12,7 @@ from trl.trainer.kto_config import KTOConfig
 
 from palio.records import ConfigError, InputError
 from palio.train.backends.job import configured
+from palio.train.context import Context, Kind, ground_of
 from palio.train.preference.labels import (
     Labelled,
     class_weights,
@@ -44,7 +45,7 @@ from palio.train.rl.sampler import check_completions
 from palio.train.rollouts import settle
 from palio.train.seen import Witness
 from palio.train.settings import Sampling, TrlSettings
-from palio.train.stage import Context, Kind, Report, StageResult, StageSettings, ground_of
+from palio.train.stage import Report, StageResult, StageSettings
 
 _SAMPLING = 0.5
 """Share of the stage that sampling takes in its progress."""

@@ -23,6 +23,7 @@ from palio.broker.upstream import shown_url
 from palio.records import ConfigError, Profile
 from palio.train.backends.job import configured
 from palio.train.backends.sharing import check_in_place
+from palio.train.context import Context, Kind, ground_of
 from palio.train.disk import WholeStates
 from palio.train.ground import Ground
 from palio.train.rl.audit import audit_means, success_rate
@@ -43,7 +44,7 @@ from palio.train.rl.processes import Desk, Done, sealed, trained_elsewhere, unse
 from palio.train.rl.rollouts import Play, Roller, Rollout, WorldRoller
 from palio.train.seen import Witness, rolled_digest
 from palio.train.settings import TrlSettings
-from palio.train.stage import Context, Kind, Report, StageResult, StageSettings, ground_of
+from palio.train.stage import Report, StageResult, StageSettings
 
 
 class DistillSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unknown_fields=True):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import torch
 from trl.trainer.grpo_config import GRPOConfig
 
-from palio.agents.scripted import check_models
 from palio.corpus.rows import read_rows
-from palio.records import ConfigError, Profile, Record
 from palio.train.backends.job import configured
 from palio.train.backends.sharing import check_in_place
-from palio.train.rl.advantages import CreditKind
+from palio.train.context import Context, Kind
 from palio.train.rl.hooks import (
     MetricsFile,
     finished,
@@ -24,7 +21,6 @@ from palio.train.rl.hooks import (
 )
 from palio.train.rl.material import GROUND, read_ground
 from palio.train.rl.opening import open_policy
-from palio.train.rl.order import check_enough
 from palio.train.rl.policy import Policy, ServedPolicy
 from palio.train.rl.prefixes import PrefixRoller
 from palio.train.rl.processes import (
@@ -37,8 +33,9 @@ from palio.train.rl.processes import (
     unseen,
 )
 from palio.train.rl.pushed import check_installed, check_server, push_whole, pushing
-from palio.train.rl.rollouts import Play, Roller
+from palio.train.rl.rollouts import Roller
 from palio.train.rl.sampler import check_completions
+from palio.train.rl.settings import GrpoSettings, TeacherSettings
 from palio.train.rl.sources import (
     make_roller,
     problems_of,
@@ -48,123 +45,7 @@ from palio.train.rl.sources import (
 )
 from palio.train.rl.trainer import Scheme, StepGrpoTrainer
 from palio.train.seen import Witness, rolled_digest
-from palio.train.settings import TrlSettings
-from palio.train.stage import (
-    Context,
-    Endpoint,
-    Kind,
-    Report,
-    StageResult,
-    StageSettings,
-    read_metrics,
-)
-
-Reward = Literal["outcome", "on_policy", "prefix"]
-
-
-class TeacherSettings(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
-    """Who is asked for the next step on the student's own history.
-
-    Attributes:
-        model: its name; a scripted one where there is no address.
-        base_url: OpenAI-compatible server; "": the scripted models.
-        seed: of the scripted models.
-    """
-
-    model: str = "scripted-careful"
-    base_url: str = ""
-    seed: int = 0
-
-
-class GrpoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
-    """Dr. GRPO.
-
-    Attributes:
-        reward: `outcome`: strict success alone; `on_policy`: also a credit for each step that the
-            teacher would take on the student's history; `prefix`: one turn after a teacher's
-            prefix by ShoppingBench's formula, without a world.
-        problems: training problems, the kinds evenly; 0: all. In prefix mode: teacher's rows, of
-            which turns are left out that are over `longest`, or whose calls cannot be read.
-        group: rollouts of a problem.
-        groups: problems of a step; each update is on the rollouts of one step, so group * groups
-            is batch size * accumulation (* processes).
-        outcome_weight: lambda of A = turn_weight * A_turn + lambda * A_outcome.
-        credit: what a turn answers for.
-        profile: whose strict success is the outcome.
-        brevity: bonus of a success in one turn, 1 / n of it in n turns; failures never earn it.
-        longest: tokens of a conversation.
-        probe: rollouts of a step on which KL and the sampler's gap are measured.
-        probe_every: steps from one such measurement to the next.
-        watch: stop when calls a rollout stay below this share of the first step's; 0: never.
-        base_url: vLLM server that samples; "" for our engine, or the model itself.
-        served_model: the model's name at `base_url`.
-        threads: rollouts in flight.
-    """
-
-    reward: Reward = "on_policy"
-    problems: int = 0
-    group: int = 8
-    groups: int = 16
-    turn_weight: float = 0.3
-    outcome_weight: float = 1.0
-    credit: CreditKind = "step"
-    teacher: TeacherSettings = TeacherSettings()
-    temperature: float = 1.0
-    max_tokens: int = 160
-    longest: int = 1200
-    profile: Profile = "strict"
-    brevity: float = 0.0
-    probe: int = 16
-    probe_every: int = 1
-    watch: float = 0.5
-    base_url: str = ""
-    served_model: str = ""
-    threads: int = 64
-    seconds: float = 300.0
-    trl: TrlSettings = TrlSettings(
-        learning_rate=1e-4,
-        lr_scheduler_type="constant_with_warmup",
-        max_steps=50,
-        per_device_train_batch_size=32,
-        gradient_accumulation_steps=4,
-    )
-
-    def __post_init__(self) -> None:
-        self.trl.check_extra("grpo")
-        batch = self.trl.per_device_train_batch_size * self.trl.gradient_accumulation_steps
-        rollouts = self.group * self.groups
-        if self.group < 2:
-            raise ConfigError("a group needs at least 2 rollouts to have a mean of others")
-        if self.temperature <= 0:
-            raise ConfigError("rollouts of a group must differ: temperature above 0")
-        if self.groups < 1 or self.problems < 0:
-            raise ConfigError("groups must be at least 1, problems at least 0")
-        if rollouts % batch if self.trl.launch else rollouts != batch:
-            raise ConfigError(
-                f"a step makes {rollouts} rollouts ({self.groups} groups of {self.group}), which "
-                f"are no batch of {batch}",
-                remedy="group * groups = batch size * accumulation (* processes)",
-            )
-        if self.reward != "prefix" and self.problems:
-            self.check_problems(self.problems)
-        if self.max_tokens < 1:
-            raise ConfigError("max_tokens must be at least 1: a turn has tokens")
-        if self.reward == "on_policy" and not self.teacher.base_url:
-            check_models([self.teacher.model])
-
-    def play(self) -> Play:
-        """How rollouts are made."""
-        return Play.of(self)
-
-    def check_problems(self, found: int) -> None:
-        """Each step is on `groups` different problems, or turns in prefix mode.
-
-        Raises:
-            ConfigError: there are fewer.
-        """
-        what = "turns of a teacher" if self.reward == "prefix" else "problems"
-        remedy = f"lower `groups` and the batch with it, or give the stage more {what}"
-        check_enough(found, self.groups, what, remedy)
+from palio.train.stage import Endpoint, Report, StageResult, read_metrics
 
 
 def dr_grpo_arguments(settings: GrpoSettings, out: Path, seed: int) -> GRPOConfig:

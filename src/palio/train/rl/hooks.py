@@ -27,6 +27,7 @@ from palio.train.backends.merging import rounding_counts
 from palio.train.backends.sharing import sharded_policy
 from palio.train.backends.whole import check_apart
 from palio.train.checkpoint import CHECKPOINT
+from palio.train.context import Context
 from palio.train.disk import readable
 from palio.train.reporting import OwnRun, ready, run_name
 from palio.train.rl.audit import Audit
@@ -36,7 +37,6 @@ from palio.train.rows import trained_on
 from palio.train.settings import TrlSettings, shipped
 from palio.train.stage import (
     STATES,
-    Context,
     Report,
     StageResult,
     append_metrics,

@@ -13,7 +13,6 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from palio.records import ConfigError, InputError
-from palio.train.backend import Codec
 from palio.train.backends.carried import rounds
 from palio.train.backends.hub import CONFIG, commit_of, pinned
 from palio.train.backends.job import adapter, save_adapter, save_whole
@@ -26,10 +25,11 @@ from palio.train.backends.weights import (
     training_device,
 )
 from palio.train.checkpoint import BUNDLED, check_whole, checkpoint_folder, seal
+from palio.train.codec import Codec
+from palio.train.context import Context
 from palio.train.recipe import PretrainedModel
 from palio.train.rl.policy import OwnPolicy, Policy, TransformersPolicy
 from palio.train.serving import weights_digest
-from palio.train.stage import Context
 from palio.world.artefacts import file_digest
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from palio.train.backend import Codec
 from palio.train.backends.carried import (
     PREFIX,
     Carried,
@@ -23,6 +22,7 @@ from palio.train.backends.carried import (
 )
 from palio.train.backends.loop import ChatCodec
 from palio.train.checkpoint import load_checkpoint, save_checkpoint
+from palio.train.codec import Codec
 from palio.train.engine import Engine
 from palio.train.model import Qwen3
 from palio.train.rl.sampler import (

@@ -12,7 +12,7 @@ from palio.broker.upstream import RejectedError
 from palio.corpus.rows import CorpusRow
 from palio.judging.format import step_format
 from palio.records import InputError, Message, PalioError, Tool, UpstreamError
-from palio.train.backend import Codec, Talk
+from palio.train.codec import Codec, Talk
 from palio.train.rl.policy import Policy
 from palio.train.rl.rewards import prefix_reward, upstream_text
 from palio.train.rl.rollouts import Play, Rollout

@@ -23,6 +23,7 @@ from palio.train.backends.merging import rounding_counts
 from palio.train.backends.starter import end_with_starter
 from palio.train.backends.weights import load_tokenizer
 from palio.train.checkpoint import CHECKPOINT, seal
+from palio.train.context import Context
 from palio.train.recipe import PretrainedModel
 from palio.train.rl.hooks import last_measures, last_state
 from palio.train.rl.material import GROUND
@@ -30,7 +31,7 @@ from palio.train.rl.opening import pretrained_policy
 from palio.train.rl.policy import Policy
 from palio.train.rows import trained_on
 from palio.train.settings import TrlSettings
-from palio.train.stage import Context, StageResult, check_trained
+from palio.train.stage import StageResult, check_trained
 from palio.train.stages import kind_named
 
 ROWS, DONE = "rows.jsonl", "trained.json"

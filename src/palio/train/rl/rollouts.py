@@ -25,7 +25,7 @@ from palio.records import (
 )
 from palio.rollout.problem import run_problem
 from palio.sandbox.inline import InlineDriver
-from palio.train.backend import Codec
+from palio.train.codec import Codec
 from palio.train.ground import Ground
 from palio.train.rl.audit import Audit, audit_of
 from palio.train.rl.rewards import (

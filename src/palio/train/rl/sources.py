@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from palio.agents.scripted import ScriptedUpstream
 from palio.broker.upstream import HttpUpstream, Upstream
 from palio.corpus.rows import CorpusRow
 from palio.records import InputError, to_json
+from palio.train.context import Context
 from palio.train.ground import Ground, evenly
 from palio.train.rl.material import GROUND, write_ground
 from palio.train.rl.policy import Policy
@@ -18,10 +18,7 @@ from palio.train.rl.prefixes import prefix_roller
 from palio.train.rl.processes import ROWS
 from palio.train.rl.rewards import TeacherPolicy
 from palio.train.rl.rollouts import Roller, WorldRoller
-from palio.train.stage import Context
-
-if TYPE_CHECKING:
-    from palio.train.rl.grpo import GrpoSettings, TeacherSettings
+from palio.train.rl.settings import GrpoSettings, TeacherSettings
 
 
 def rows_of(settings: GrpoSettings, context: Context) -> Sequence[CorpusRow]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from palio.broker.upstream import RejectedError, Upstream
 from palio.records import Message, Tool
-from palio.train.backend import Codec, Talk
+from palio.train.codec import Codec, Talk
 from palio.train.requests import read_request, response, with_token_ids
 from palio.train.rl.sampler import Decoding, Sampler
 from palio.train.text import END, parse_assistant

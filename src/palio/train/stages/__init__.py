@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from palio.train.stage import Kind
+from palio.train.context import Kind
 
 KINDS: dict[str, str] = {
     "base": "palio.train.stages.base:BASE",

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from palio.records import ConfigError, InputError
-from palio.train.backend import Source
 from palio.train.backends.loop import LoopBackend
 from palio.train.batches import Example
+from palio.train.context import Context, Kind, Source
 from palio.train.documents import Author, Material
 from palio.train.settings import SftSettings, small_training
-from palio.train.stage import Context, Kind, Report, StageResult
+from palio.train.stage import Report, StageResult
 from palio.train.tokenizer import ChatTokenizer
 
 _DOCUMENT_TOKENS = 130

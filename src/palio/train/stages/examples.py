@@ -7,9 +7,9 @@ from pathlib import Path
 
 from palio.corpus.rows import CorpusRow
 from palio.records import InputError
-from palio.train.backend import Talk
 from palio.train.batches import Example
-from palio.train.stage import Context
+from palio.train.codec import Talk
+from palio.train.context import Context
 
 
 def examples_of(

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from palio.records import InputError
-from palio.train.backend import Codec, Source, Talk
 from palio.train.batches import Example
+from palio.train.codec import Codec, Talk
+from palio.train.context import Context, Source
 from palio.train.rollouts import Rollout
-from palio.train.stage import Context
 from palio.train.stages.examples import examples_of
 from palio.train.tokenizer import Encoded
 

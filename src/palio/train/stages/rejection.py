@@ -9,9 +9,10 @@ import msgspec
 
 from palio.broker.upstream import HttpUpstream, Upstream
 from palio.records import ConfigError
+from palio.train.context import Context, Kind, ground_of
 from palio.train.rollouts import Collected, collect, settle
 from palio.train.settings import Sampling, SftSettings, small_training
-from palio.train.stage import Context, Kind, Report, StageResult, ground_of
+from palio.train.stage import Report, StageResult
 from palio.train.stages.kept import Kept, by_reward, keep, mixed
 
 _ROLLED = 0.5

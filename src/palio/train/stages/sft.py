@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 from palio.records import ConfigError
-from palio.train.backend import Source
+from palio.train.context import Context, Kind, Source
 from palio.train.settings import SftSettings, small_training
-from palio.train.stage import Context, Kind, Report, StageResult
+from palio.train.stage import Report, StageResult
 from palio.train.stages.base import documents, loop_backend
 from palio.train.stages.examples import examples_of
 

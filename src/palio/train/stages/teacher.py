@@ -10,9 +10,10 @@ import msgspec
 from palio.agents.scripted import ScriptedUpstream, check_models
 from palio.broker.upstream import HttpUpstream, Upstream
 from palio.records import KINDS, ConfigError
+from palio.train.context import Context, Kind, ground_of
 from palio.train.rollouts import Collected, collect, settle
 from palio.train.settings import Sampling, SftSettings, small_training
-from palio.train.stage import Context, Endpoint, Kind, Report, StageResult, ground_of
+from palio.train.stage import Endpoint, Report, StageResult
 from palio.train.stages.kept import by_bucket, keep, mixed
 from palio.train.stages.rejection import told
 
