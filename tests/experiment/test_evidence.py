@@ -46,6 +46,28 @@ def test_the_page_shows_every_seed_and_says_what_may_be_said(tmp_path):
     assert result.complete
 
 
+def test_the_page_begins_with_the_first_contrast_of_every_plan(tmp_path):
+    _, page = told(three_seeds(), tmp_path)
+    minus = "\N{MINUS SIGN}"
+    row = f"| [two](#two) | ? | a {minus} b | **+30.0** (+17.6 to +42.4) | higher | 3 of 3 | yes |"
+    assert row in page
+    assert page.index("evidence/overview.svg") < page.index(row) < page.index("## two")
+    drawn = (tmp_path / "evidence" / "overview.svg").read_text()
+    assert "two: a - b" in drawn
+    assert "a - c" not in drawn
+
+
+def test_what_is_written_about_a_plan_stands_with_it(tmp_path):
+    lab = [LabRuns(LAB, [msgspec.structs.replace(run, lab=LAB.digest()) for run in three_seeds()])]
+    text = "Why.\n\n## two\n\nIt is so.\n\n### More\n\n## How\n\nThus."
+    write_evidence([PLAN], lab, tmp_path, text)
+    page = (tmp_path / "evidence.md").read_text("utf-8")
+    places = ["Why.", "overview.svg", "## How\n\nThus.", "The lab: ", "## two\n", "*Hypothesis.*"]
+    places += ["\n\nIt is so.\n\n### More\n\n", "evidence/two.svg"]
+    assert [page.index(each) for each in places] == sorted(map(page.index, places))
+    assert all(page.count(each) == 1 for each in places)
+
+
 def test_a_partial_set_is_told_as_partial(tmp_path):
     result, page = told(three_seeds()[:1], tmp_path)
     assert not result.complete
@@ -56,7 +78,8 @@ def test_a_partial_set_is_told_as_partial(tmp_path):
 def test_nothing_run_is_said(tmp_path):
     _, page = told([], tmp_path)
     assert "Not run yet." in page
-    assert not (tmp_path / "evidence" / "two.svg").exists()
+    assert not list((tmp_path / "evidence").glob("*.svg"))
+    assert ".svg" not in page
 
 
 def test_runs_of_another_lab_or_plan_are_left_out(tmp_path):

@@ -135,7 +135,9 @@ def report(
     out: Path | None = typer.Option(
         None, help="Folder of evidence.md, pictures below it; by default that of the runs."
     ),
-    intro: Path | None = typer.Option(None, help="Markdown that stands before the results."),
+    intro: Path | None = typer.Option(
+        None, help="Markdown beside the results; a section called like a plan stands with it."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
 ) -> None:
     """Analyse the runs that there are as their plans say, and write page and pictures."""

@@ -20,15 +20,16 @@ from palio.evaluate.experiment.analysis import (
     whole_seeds,
 )
 from palio.evaluate.experiment.config import LabConfig
-from palio.evaluate.experiment.pictures import effects_chart, headroom_chart
+from palio.evaluate.experiment.pictures import effects_chart, headroom_chart, overview_chart
 from palio.evaluate.experiment.plan import Plan
+from palio.evaluate.experiment.prose import read_prose
 from palio.evaluate.experiment.runs import ArmRun, of_plan
 from palio.evaluate.experiment.sealed import Entry, Opening, openings
 from palio.evaluate.figure import p_value
 from palio.records import to_json
 from palio.world.artefacts import write_lines
 
-PAGE, FOLDER, RESULTS = "evidence.md", "evidence", "results.json"
+PAGE, FOLDER, RESULTS, OVERVIEW = "evidence.md", "evidence", "results.json", "overview"
 _COUNTS = defaultdict(lambda: "several", {2: "two", 3: "three"})
 _MINUS = "\N{MINUS SIGN}"
 LEAST_SEEDS = 3
@@ -58,16 +59,19 @@ def write_evidence(
 ) -> list[PlanResult]:
     """Analyse, and write `evidence.md`, and in `evidence/` pictures and `results.json`.
 
-    Where several labs carried a plan out, `chosen` decides which runs it is told from.
+    The page begins with the first contrast of every plan, which is its primary one. Where several
+    labs carried a plan out, `chosen` decides which runs it is told from.
 
     Args:
         plans: in the order in which they are told.
         labs: where they were carried out; at least one.
         out: folder to write.
-        intro: what stands before everything else.
+        intro: Markdown; its beginning stands before everything else, a section that is called like
+            a plan stands with it (`prose`).
     """
     folder = out / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
+    prose = read_prose(intro, [plan.name for plan in plans])
     told, results = [], []
     everything = [run for lab in labs for plan in plans for run in lab.of(plan)]
     for plan in plans:
@@ -77,13 +81,18 @@ def write_evidence(
         results.append(result)
         notes = [*_notes(plan), *_bases(plan, mine), *_exposed(mine), *_groups(plan, mine)]
         notes += _twins(mine, everything)
-        told.append({**_told(plan, result, mine, notes), "lab": _places(by_seed)})
+        more = {"lab": _places(by_seed), "reading": prose.readings.get(plan.name, "")}
+        told.append({**_told(plan, result, mine, notes), **more})
         for name, picture in pictures(plan, result, mine).items():
             write_lines(folder / f"{name}.svg", [picture.encode(), b"\n"])
+    overview = overview_chart(plans, results)
+    if overview:
+        write_lines(folder / f"{OVERVIEW}.svg", [overview.encode(), b"\n"])
     page = _template().render(
         plans=told,
+        overview=OVERVIEW if overview else "",
         labs=[_lab(each) for each in labs],
-        intro=intro.strip(),
+        prose=prose,
         openings=[_opening(each) for lab in labs for each in openings(lab.log)],
         heads=[lab.log[-1].own for lab in labs if lab.log],
     )

@@ -5,42 +5,70 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from palio.evaluate.experiment.analysis import PlanResult
+from palio.evaluate.experiment.analysis import Effect, PlanResult
 from palio.evaluate.experiment.plan import Plan
 from palio.evaluate.experiment.runs import ArmRun
 from palio.evaluate.figure import BAD, INK, LINE, MUTED, SERIES, clipped, drawing, svg
 
 
+def overview_chart(plans: Sequence[Plan], results: Sequence[PlanResult]) -> str:
+    """The first contrast of every plan that has a seed, in the order of the plans, as SVG.
+
+    "" where none has.
+    """
+    found = [
+        (f"{plan.name}: {_name(result.effects[0])}", result.effects[0])
+        for plan, result in zip(plans, results, strict=True)
+        if result.effects and result.effects[0].seeds
+    ]
+    if not found:
+        return ""
+    with drawing(1.1 + 0.42 * len(found), grid="x") as (figure, axes):
+        _forest(axes, found)
+        axes.set_xlabel(
+            "percentage points of the plan's own quantity · dot: a seed · "
+            "line: 95 % interval over seeds"
+        )
+        return svg(figure, name="effects-overview", label="The primary contrast of every plan")
+
+
 def effects_chart(plan: Plan, result: PlanResult) -> str:
     """The contrasts of a plan, from the top in the plan's order, as SVG."""
-    effects = list(reversed(result.effects))
-    with drawing(1.1 + 0.5 * len(effects), grid="x") as (figure, axes):
+    with drawing(1.1 + 0.5 * len(result.effects), grid="x") as (figure, axes):
         axes.axvspan(-plan.smallest, plan.smallest, color=LINE, alpha=0.6, linewidth=0)
-        axes.axvline(0, color=MUTED, linewidth=1)
-        names = []
-        for y, effect in enumerate(effects):
-            same = effect.arm == effect.against
-            names.append("exposed - unexposed" if same else f"{effect.arm} - {effect.against}")
-            if effect.low is not None and effect.high is not None:
-                axes.plot([effect.low, effect.high], [y, y], color=INK, linewidth=1.6)
-            for each in effect.seeds:
-                axes.plot(each.difference, y, "o", color=SERIES[0], markersize=5, alpha=0.65)
-            if effect.mean is not None:
-                tested = effect.p_holm is not None and effect.p_holm < 0.05
-                colour = BAD if tested and effect.mean < 0 else INK
-                axes.plot(effect.mean, y, "|", color=colour, markersize=13, markeredgewidth=2.2)
-        axes.set_yticks(range(len(effects)), [clipped(name, 44) for name in names])
-        axes.tick_params(axis="y", labelcolor=INK)
-        axes.set_ylim(-0.7, len(effects) - 0.3)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:+.0f}"))
+        _forest(axes, [(_name(effect), effect) for effect in result.effects])
         n = f"{result.sampled:,} x {plan.samples}" if plan.measure == "pass@1" else f"{result.n:,}"
         axes.set_xlabel(
             f"percentage points ({plan.measure}, n = {n}) · dot: a seed · line: 95 % "
             f"interval over seeds · band: below {100 * plan.smallest:.0f} points"
         )
         return svg(figure, name=f"effects-{plan.name}", label=f"{plan.question} Effects by seed")
+
+
+def _name(effect: Effect) -> str:
+    same = effect.arm == effect.against
+    return "exposed - unexposed" if same else f"{effect.arm} - {effect.against}"
+
+
+def _forest(axes: Axes, rows: Sequence[tuple[str, Effect]]) -> None:
+    """Effects from the top, each with its name; one that is lower after Holm is told by colour."""
+    axes.axvline(0, color=MUTED, linewidth=1)
+    for y, (_, effect) in enumerate(reversed(rows)):
+        if effect.low is not None and effect.high is not None:
+            axes.plot([effect.low, effect.high], [y, y], color=INK, linewidth=1.6)
+        for each in effect.seeds:
+            axes.plot(each.difference, y, "o", color=SERIES[0], markersize=5, alpha=0.65)
+        if effect.mean is not None:
+            tested = effect.p_holm is not None and effect.p_holm < 0.05
+            colour = BAD if tested and effect.mean < 0 else INK
+            axes.plot(effect.mean, y, "|", color=colour, markersize=13, markeredgewidth=2.2)
+    axes.set_yticks(range(len(rows)), [clipped(name, 44) for name, _ in reversed(rows)])
+    axes.tick_params(axis="y", labelcolor=INK)
+    axes.set_ylim(-0.7, len(rows) - 0.3)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:+.0f}"))
 
 
 def headroom_chart(plan: Plan, runs: Sequence[ArmRun]) -> str:
