@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from palio.evaluate.experiment.pictures import headroom_chart
+from palio.evaluate.experiment.analysis import analyse
+from palio.evaluate.experiment.pictures import headroom_chart, overview_chart
 from tests.experiment.test_analysis import PLAN, first, run
 
 
@@ -17,3 +18,13 @@ def test_the_legend_does_not_hang_on_the_first_arm() -> None:
     text = headroom_chart(plan, [bare, sampled])
     assert text.count(">pass@1<") == text.count(">pass@8<") == 1
     assert ">pass@1<" not in headroom_chart(plan, [bare])
+
+
+def test_the_interval_of_two_seeds_is_pale() -> None:
+    def dark(seeds: int) -> int:
+        arms = (("a", 15), ("b", 8), ("c", 8))
+        runs = [run(arm, seed, first(n + seed)) for arm, n in arms for seed in range(seeds)]
+        runs[0] = run("a", 0, first(14))
+        return overview_chart([PLAN], [analyse(PLAN, runs)]).count("stroke: var(--ink")
+
+    assert dark(3) == dark(2) + 1 > 1, "the interval; the mean is dark in both"

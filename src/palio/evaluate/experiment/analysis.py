@@ -59,6 +59,8 @@ class Effect(Record, frozen=True, omit_defaults=False):
 
 
 _STEPS = 2_000
+LEAST_SEEDS = 3
+"""From which on a difference may be called higher, lower or none."""
 
 
 class ArmSummary(Record, frozen=True, omit_defaults=False):

@@ -12,6 +12,7 @@ import jinja2
 import numpy as np
 
 from palio.evaluate.experiment.analysis import (
+    LEAST_SEEDS,
     ArmSummary,
     Effect,
     PlanResult,
@@ -32,8 +33,6 @@ from palio.world.artefacts import write_lines
 PAGE, FOLDER, RESULTS, OVERVIEW = "evidence.md", "evidence", "results.json", "overview"
 _COUNTS = defaultdict(lambda: "several", {2: "two", 3: "three"})
 _MINUS = "\N{MINUS SIGN}"
-LEAST_SEEDS = 3
-"""From which on a difference may be called higher, lower or none."""
 
 
 class LabRuns(NamedTuple):
@@ -59,7 +58,7 @@ def write_evidence(
 ) -> list[PlanResult]:
     """Analyse, and write `evidence.md`, and in `evidence/` pictures and `results.json`.
 
-    The page begins with the first contrast of every plan, which is its primary one. Where several
+    The page begins with the first contrast of every plan. Where several
     labs carried a plan out, `chosen` decides which runs it is told from.
 
     Args:

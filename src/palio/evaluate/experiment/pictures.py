@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from palio.evaluate.experiment.analysis import Effect, PlanResult
+from palio.evaluate.experiment.analysis import LEAST_SEEDS, Effect, PlanResult
 from palio.evaluate.experiment.plan import Plan
 from palio.evaluate.experiment.runs import ArmRun
 from palio.evaluate.figure import BAD, INK, LINE, MUTED, SERIES, clipped, drawing, svg
@@ -30,7 +30,7 @@ def overview_chart(plans: Sequence[Plan], results: Sequence[PlanResult]) -> str:
         _forest(axes, found)
         axes.set_xlabel(
             "percentage points of the plan's own quantity · dot: a seed · "
-            "line: 95 % interval over seeds"
+            "line: 95 % interval over seeds, pale: of fewer than three"
         )
         return svg(figure, name="effects-overview", label="The primary contrast of every plan")
 
@@ -54,11 +54,13 @@ def _name(effect: Effect) -> str:
 
 
 def _forest(axes: Axes, rows: Sequence[tuple[str, Effect]]) -> None:
-    """Effects from the top, each with its name; one that is lower after Holm is told by colour."""
+    """Effects from the top, each with its name; colours tell what is lower, or of too few seeds."""
     axes.axvline(0, color=MUTED, linewidth=1)
     for y, (_, effect) in enumerate(reversed(rows)):
         if effect.low is not None and effect.high is not None:
-            axes.plot([effect.low, effect.high], [y, y], color=INK, linewidth=1.6)
+            enough = len(effect.seeds) >= LEAST_SEEDS
+            colour = INK if enough else LINE
+            axes.plot([effect.low, effect.high], [y, y], color=colour, linewidth=1.6)
         for each in effect.seeds:
             axes.plot(each.difference, y, "o", color=SERIES[0], markersize=5, alpha=0.65)
         if effect.mean is not None:
