@@ -59,10 +59,17 @@ def test_the_page_begins_with_the_first_contrast_of_every_plan(tmp_path):
 
 def test_what_is_written_about_a_plan_stands_with_it(tmp_path):
     lab = [LabRuns(LAB, [msgspec.structs.replace(run, lab=LAB.digest()) for run in three_seeds()])]
-    text = "Why.\n\n## two\n\nIt is so.\n\n### More\n\n## How\n\nThus."
+    text = "Why.\n\n## two\n\nIt is so.\n\n### More\n\n## How\n\n    run it\n\nThus."
     write_evidence([PLAN], lab, tmp_path, text)
     page = (tmp_path / "evidence.md").read_text("utf-8")
-    places = ["Why.", "overview.svg", "## How\n\nThus.", "The lab: ", "## two\n", "*Hypothesis.*"]
+    places = [
+        "Why.",
+        "overview.svg",
+        "## How\n\n    run it\n\nThus.",
+        "The lab: ",
+        "## two\n",
+        "*Hypothesis.*",
+    ]
     places += ["\n\nIt is so.\n\n### More\n\n", "evidence/two.svg"]
     assert [page.index(each) for each in places] == sorted(map(page.index, places))
     assert all(page.count(each) == 1 for each in places)

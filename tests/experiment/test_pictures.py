@@ -20,7 +20,7 @@ def test_the_legend_does_not_hang_on_the_first_arm() -> None:
     assert ">pass@1<" not in headroom_chart(plan, [bare])
 
 
-def test_the_interval_of_two_seeds_is_pale() -> None:
+def test_the_interval_of_two_seeds_is_grey() -> None:
     def dark(seeds: int) -> int:
         arms = (("a", 15), ("b", 8), ("c", 8))
         runs = [run(arm, seed, first(n + seed)) for arm, n in arms for seed in range(seeds)]

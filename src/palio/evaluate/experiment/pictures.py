@@ -29,8 +29,8 @@ def overview_chart(plans: Sequence[Plan], results: Sequence[PlanResult]) -> str:
     with drawing(1.1 + 0.42 * len(found), grid="x") as (figure, axes):
         _forest(axes, found)
         axes.set_xlabel(
-            "percentage points of the plan's own quantity · dot: a seed · "
-            "line: 95 % interval over seeds, pale: of fewer than three"
+            "percentage points \N{MIDDLE DOT} dot: a seed \N{MIDDLE DOT} line: 95 % interval over "
+            f"seeds, grey: of fewer than {LEAST_SEEDS}"
         )
         return svg(figure, name="effects-overview", label="The primary contrast of every plan")
 
@@ -59,7 +59,7 @@ def _forest(axes: Axes, rows: Sequence[tuple[str, Effect]]) -> None:
     for y, (_, effect) in enumerate(reversed(rows)):
         if effect.low is not None and effect.high is not None:
             enough = len(effect.seeds) >= LEAST_SEEDS
-            colour = INK if enough else LINE
+            colour = INK if enough else MUTED
             axes.plot([effect.low, effect.high], [y, y], color=colour, linewidth=1.6)
         for each in effect.seeds:
             axes.plot(each.difference, y, "o", color=SERIES[0], markersize=5, alpha=0.65)

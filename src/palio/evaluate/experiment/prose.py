@@ -32,6 +32,11 @@ def read_prose(text: str, plans: Collection[str]) -> Prose:
     """
     lead, *parted = _HEADING.split(text)
     sections = list(zip(parted[::2], parted[1::2], strict=True))
-    rest = [f"## {title}\n\n{body.strip()}" for title, body in sections if title not in plans]
-    readings = {title: body.strip() for title, body in sections if title in plans}
-    return Prose(lead.strip(), "\n\n".join(rest), readings)
+    rest = [f"## {title}\n\n{_bare(body)}" for title, body in sections if title not in plans]
+    readings = {title: _bare(body) for title, body in sections if title in plans}
+    return Prose(_bare(lead), "\n\n".join(rest), readings)
+
+
+def _bare(text: str) -> str:
+    """Without empty lines around; four spaces that begin it are code."""
+    return text.strip("\n").rstrip()
