@@ -20,6 +20,7 @@ from palio.records import ConfigError, MissingDependencyError, ResumeError, Upst
 from palio.train.checkpoint import CHECKPOINT, checkpoint_folder
 from palio.train.rollouts import read_rollouts
 from palio.train.servers import ENDPOINT
+from palio.train.stage import Keys
 from tests.experiment.test_bad_labs import note
 from tests.experiment.test_draw import FIREHOSE, plan
 from tests.train.conftest import shop  # noqa: F401 - a fixture
@@ -40,7 +41,7 @@ def school(ground, tmp_path):  # noqa: F811
         shutil.copytree(checkpoint_folder(Path("bundled")), base / CHECKPOINT)
         (base / "stage.json").write_text(json.dumps({"checkpoint": CHECKPOINT}))
     config = LabConfig(catalogues=1)
-    return School(config, tmp_path / "seeds", FIREHOSE, ground, lambda: 0.0, KEY)
+    return School(config, tmp_path / "seeds", FIREHOSE, ground, lambda: 0.0, Keys(KEY))
 
 
 def teach(school, url, name="a", seed=0, tell=note):
@@ -132,11 +133,12 @@ def test_the_key_comes_from_the_environment(tmp_path, monkeypatch):
     def tasks(lab, plans, seeds):
         lab.ground = SimpleNamespace(pool=lambda _: (), catalogue_ids=())
         lab.firehose = []
-        keys.append(lab.school.teacher_key)
+        keys.append(lab.school.keys)
         return []
 
     monkeypatch.setattr(Lab, "prepare", lambda _: None)
     monkeypatch.setattr(Lab, "open_tasks", tasks)
     words = ["experiment", "run", "--out", str(tmp_path)]
-    result = CliRunner().invoke(app, words, env={"PALIO_TEACHER_KEY": KEY})
-    assert (result.exit_code, keys) == (0, [KEY]), result.output
+    told = {"PALIO_TEACHER_KEY": KEY, "PALIO_SAMPLER_KEY": "s"}
+    result = CliRunner().invoke(app, words, env=told)
+    assert (result.exit_code, keys) == (0, [Keys(KEY, "s")]), result.output

@@ -17,6 +17,7 @@ from palio.train.dry import rehearsed
 from palio.train.reading import read_recipe
 from palio.train.ready import check_stages
 from palio.train.run import Options, train
+from palio.train.stage import NO_KEYS, Keys
 from tests.train.test_same_server import KEY, Class, Server, taught  # noqa: F401 - a fixture
 from tests.train.test_stages import (
     SHORT,
@@ -31,10 +32,11 @@ TRAINED = {"backend": "transformers", "path": "none", "rehearsal": {"shape": {"h
 STEP = {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 4}
 
 
-def check(*stages: dict[str, Any], key: str = "") -> None:
+def check(*stages: dict[str, Any], keys: Keys = NO_KEYS) -> None:
     recipe = read_recipe({"name": "t", "model": TRAINED, "stage": list(stages)})
-    check_stages(rehearsed(recipe).stages, "t.toml", key=key)  # a dry run asks nobody for anything
-    check_stages(recipe.stages, "t.toml", key=key)
+    dry = rehearsed(recipe)  # asks nobody for anything
+    check_stages(dry.stages, "t.toml", keys=keys)
+    check_stages(recipe.stages, "t.toml", keys=keys)
 
 
 def sampled(kind: str, url: str, **more: Any) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def equipped(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 @pytest.mark.usefixtures("equipped")
 def test_settings_that_nothing_can_be_done_with(stage: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError) as found:
-        check({"kind": "sft"}, stage, key=KEY)
+        check({"kind": "sft"}, stage, keys=Keys(KEY, KEY))
     assert f"stage {stage['kind']!r}: " in found.value.what
     assert told in found.value.what
     assert found.value.where == "t.toml"

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from palio.agents.scripted import ScriptedUpstream
 from palio.agents.server import ModelServer
-from palio.records import ResumeError, UpstreamError, digest, to_json
+from palio.records import PalioError, ResumeError, UpstreamError, digest, to_json
 from palio.train.backends.loop import LoopBackend
 from palio.train.card import write_card
 from palio.train.ground import Ground
@@ -25,7 +25,7 @@ from palio.train.rollouts import FILE as ROLLOUTS
 from palio.train.rollouts import SETTLED, read_rollouts
 from palio.train.run import Options, Trained, train
 from palio.train.servers import ENDPOINT, Servers
-from palio.train.stage import STATES, Endpoint, Step
+from palio.train.stage import STATES, Endpoint, Keys, Step
 from palio.train.stages import kind_named
 from tests.train.test_stages import (
     SHORT,
@@ -42,12 +42,15 @@ class Server:
 
     Attributes:
         asked: completions.
+        heard: what requests said of who asks.
     """
 
     def __init__(self, entry: dict[str, Any] | None) -> None:
         self.entry, self.asked, self.created = entry, 0, 0
+        self.heard: set[str] = set()
 
     async def models(self, request: web.Request) -> web.Response:
+        self.heard.add(request.headers.get("Authorization", ""))
         if self.entry is None or request.headers.get("Authorization") != f"Bearer {KEY}":
             return web.json_response({"error": "no"}, status=404)
         self.created += 1
@@ -56,6 +59,7 @@ class Server:
 
     async def chat(self, request: web.Request) -> web.Response:
         self.asked += 1
+        self.heard.add(request.headers.get("Authorization", ""))
         return web.json_response(ScriptedUpstream(0).complete(await request.json()))
 
     @contextmanager
@@ -93,7 +97,7 @@ class Class:
             if kill and 0 < step.share < 0.4:
                 raise Killed
 
-        options = Options(uncertified=True, teacher_key=key, report=report, **more)
+        options = Options(uncertified=True, keys=Keys(key), report=report, **more)
         recipe = msgspec.structs.replace(lessons(url, *later), seed=seed)
         return train(recipe, self._corpus, self.out, ground=self._ground, options=options)
 
@@ -104,6 +108,25 @@ class Class:
 @pytest.fixture
 def taught(corpus: Path, ground: Ground, tmp_path: Path) -> Class:  # noqa: F811
     return Class(corpus, ground, tmp_path / "run")
+
+
+def test_a_key_goes_to_the_servers_that_it_is_for_and_to_no_other(
+    corpus: Path,  # noqa: F811
+    ground: Ground,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    teacher, sampler = Server(None), Server(None)
+    options = Options(uncertified=True, keys=Keys("t", "s"))
+    with teacher.running() as one, sampler.running() as other:
+        recipe = lessons(one.url)
+        told = {"samples": 2, "model": NAME, "base_url": other.url, "threads": 1, "problems": 3}
+        stages = [{"kind": "rejection", "sampling": told, **SHORT}]
+        later = read_recipe({"name": "t", "model": {"start": "bundled"}, "stage": stages})
+        recipe = msgspec.structs.replace(recipe, stages=(*recipe.stages, *later.stages))
+        with pytest.raises(PalioError, match="by a server that tells token ids"):  # no student
+            train(recipe, corpus, tmp_path / "run", ground=ground, options=options)
+    assert (teacher.asked > 0, sampler.asked > 0) == (True, True)
+    assert (teacher.heard, sampler.heard) == ({"Bearer t"}, {"Bearer s"})
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -184,7 +207,7 @@ CONFIG = {"seed": 1}
 
 def held(folder: Path, url: str, servers: Servers | None = None, **more: Any) -> dict[str, Any]:
     endpoint = Endpoint(**{"base_url": url, "model": NAME, **more})
-    servers = servers or Servers(KEY)
+    servers = servers or Servers(Keys(KEY, KEY))
     return dict(servers.hold(folder, CONFIG, endpoint, finished=False))
 
 
@@ -248,7 +271,7 @@ def test_a_server_that_says_nothing_is_noted_as_such_and_not_refused(tmp_path: P
 
 
 def test_a_stage_that_began_before_servers_were_noted_goes_on(tmp_path: Path) -> None:
-    Servers(KEY).hold(tmp_path, CONFIG, None, finished=False)
+    Servers(Keys(KEY, KEY)).hold(tmp_path, CONFIG, None, finished=False)
     before = (tmp_path / "run.json").read_bytes()
     scored(tmp_path)
     with Server({"root": "one"}).running() as place:
@@ -260,11 +283,11 @@ def test_other_settings_are_refused_before_anybody_is_asked(tmp_path: Path) -> N
     with Server({"root": "one"}).running() as place:
         held(tmp_path, place.url)
         endpoint = Endpoint(base_url=place.url, model=NAME)
-        told = Servers(KEY).hold(tmp_path, {"seed": 3}, endpoint, finished=False)
+        told = Servers(Keys(KEY, KEY)).hold(tmp_path, {"seed": 3}, endpoint, finished=False)
         assert told["says"]["root"] == "one", "nothing was done with the other ones"
     scored(tmp_path)
     with pytest.raises(ResumeError, match="seed: 3 -> 2"):
-        Servers(KEY).hold(tmp_path, {"seed": 2}, endpoint, finished=False)
+        Servers(Keys(KEY, KEY)).hold(tmp_path, {"seed": 2}, endpoint, finished=False)
 
 
 def test_nobody_at_the_address_is_told_before_anything_is_written(tmp_path: Path) -> None:
@@ -276,7 +299,7 @@ def test_nobody_at_the_address_is_told_before_anything_is_written(tmp_path: Path
 
 
 def test_a_later_stage_of_a_run_has_the_same_teacher_by_the_same_name(tmp_path: Path) -> None:
-    server, servers = Server({"root": "one"}), Servers(KEY)
+    server, servers = Server({"root": "one"}), Servers(Keys(KEY, KEY))
     with server.running() as place:
         held(tmp_path / "teacher", place.url, servers, teacher=True)
         held(tmp_path / "grpo", place.url, servers, teacher=True)
@@ -286,7 +309,8 @@ def test_a_later_stage_of_a_run_has_the_same_teacher_by_the_same_name(tmp_path: 
         assert 'says.root: "one" -> "two"' in no.value.what
         assert "a `model` name of its own" in no.value.remedy
         assert not (tmp_path / "more").exists()
-        again = Servers(KEY)  # as a run that goes on: the first stage is finished, and asks nobody
+        # as a run that goes on: the first stage is finished, and asks nobody
+        again = Servers(Keys(KEY, KEY))
         endpoint = Endpoint(base_url=place.url, model=NAME, teacher=True)
         again.hold(tmp_path / "teacher", CONFIG, endpoint, finished=True)
         with pytest.raises(ResumeError, match="of stage 'more' is another"):
@@ -342,7 +366,7 @@ def test_which_server_a_stage_asks(stage: dict[str, Any], asks: Endpoint | None)
 
 
 def test_a_stage_that_asks_nobody_writes_what_it_always_wrote(tmp_path: Path) -> None:
-    servers = Servers(KEY)
+    servers = Servers(Keys(KEY, KEY))
     assert servers.hold(tmp_path, CONFIG, None, finished=False) == {}
     assert read(tmp_path / "run.json")["config"] == CONFIG
     assert servers.hold(tmp_path, CONFIG, None, finished=False) == {}

@@ -28,7 +28,7 @@ from palio.train.rl.policy import OwnPolicy
 from palio.train.rl.sampler import Decoding
 from palio.train.rollouts import read_rollouts
 from palio.train.run import Options, train
-from palio.train.stage import read_metrics
+from palio.train.stage import Keys, read_metrics
 from palio.train.text import END, REPLY, assistant_text
 from palio.world.catalogue import write_catalogue
 from tests.train_rl.conftest import Scene
@@ -118,7 +118,7 @@ def grpo(checkpoint: Path, url: str, **more: Any) -> Recipe:
 
 
 def options(key: str = KEY) -> Options:
-    return Options(uncertified=True, threads=1, teacher_key=key)
+    return Options(uncertified=True, threads=1, keys=Keys(key))
 
 
 def toml(checkpoint: Path, url: str) -> str:
@@ -206,7 +206,7 @@ def test_turns_without_an_answer_are_counted_told_and_worth_no_zero(
         told = Options(
             uncertified=True,
             threads=1,
-            teacher_key=KEY,
+            keys=Keys(KEY),
             report=lambda step: notes.append(step.note),
         )
         recipe = grpo(checkpoint, server.url)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from palio.cli.given import refuse_idle
+from palio.cli.keys import SAMPLER_KEY, TEACHER_KEY
 from palio.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -57,18 +58,18 @@ def run(
     out: Path = OUT,
     most: int = typer.Option(0, "--most", min=0, help="Runs to make now; 0: all that are left."),
     part: str = typer.Option("1/1", help="I/N: the I-th share of the runs, for N processes."),
-    teacher_key: str = typer.Option(
-        "", envvar="PALIO_TEACHER_KEY", help="Bearer token of servers that stages of arms ask."
-    ),
+    teacher_key: str = TEACHER_KEY,
+    sampler_key: str = SAMPLER_KEY,
 ) -> None:
     """Make the runs that are still missing; interrupt at will, the next call goes on."""
     from palio.evaluate.experiment.config import read_lab
     from palio.evaluate.experiment.lab import Lab
+    from palio.train.stage import Keys
 
     plans = _plans(plan)
     config = read_lab(lab, suite_seed)
     with Screen() as screen:
-        place = Lab(config, out, screen, teacher_key=teacher_key)
+        place = Lab(config, out, screen, keys=Keys(teacher_key, sampler_key))
         place.prepare()
         tasks = place.shared_out(place.open_tasks(plans, seeds), *_part(part))
         tasks = tasks[:most] if most else tasks

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from palio.cli.given import refuse_idle
+from palio.cli.keys import SAMPLER_KEY, TEACHER_KEY
 from palio.cli.train_card import card
 from palio.cli.train_snapshot import snapshot, start, template
 
@@ -61,9 +62,8 @@ def run(
         False, "--uncertified", help="Take a corpus without a certificate."
     ),
     dry_run: bool = typer.Option(False, "--dry-run", help="Mechanics only, at a cut-down model."),
-    teacher_key: str = typer.Option(
-        "", envvar="PALIO_TEACHER_KEY", help="Bearer token of teachers and of sampling.base_url."
-    ),
+    teacher_key: str = TEACHER_KEY,
+    sampler_key: str = SAMPLER_KEY,
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Train all stages of a recipe; finished stages are skipped."""
@@ -74,6 +74,7 @@ def run(
     from palio.train.reading import load_recipe
     from palio.train.recipe import shortened
     from palio.train.run import Options, train
+    from palio.train.stage import Keys
 
     chosen = load_recipe(recipe)
     if seed:
@@ -82,7 +83,7 @@ def run(
         chosen = shortened(chosen, minutes)
     check_recipe(chosen, recipe)  # with what the options changed
     if dry_run:
-        dry = ["--encoder", "--uncertified", "--teacher-key"]
+        dry = ["--encoder", "--uncertified", "--teacher-key", "--sampler-key"]
         refuse_idle(context, dry, "in a dry run", "leave --dry-run out")
         data = {"--corpus": corpus, "--suite": suite, "--catalogue": catalogue, "--pools": pools}
         _rehearse(chosen, out, data, threads=threads, redo=redo, as_json=as_json)
@@ -95,7 +96,7 @@ def run(
             threads=threads,
             redo=redo,
             uncertified=uncertified,
-            teacher_key=teacher_key,
+            keys=Keys(teacher_key, sampler_key),
             recipe=recipe,
             report=bars.step,
         )

@@ -20,7 +20,7 @@ from palio.train.codec import Codec
 from palio.train.ground import Ground
 from palio.train.recipe import Recipe
 from palio.train.settings import SftSettings
-from palio.train.stage import Endpoint, Report, StageResult, StageSettings
+from palio.train.stage import NO_KEYS, Endpoint, Keys, Report, StageResult, StageSettings
 
 
 class Source(NamedTuple):
@@ -82,7 +82,7 @@ class Context:
         device: where a model of ours is trained and served, as torch names it; another device sums
             in another order, so its results are others.
         save_every: seconds between two saved states inside a stage.
-        teacher_key: bearer token of a teacher's endpoint.
+        keys: bearer tokens for the servers that it asks.
         clock: seconds.
     """
 
@@ -97,7 +97,7 @@ class Context:
     threads: int = 2
     device: str = "cpu"
     save_every: float = 60.0
-    teacher_key: str = ""
+    keys: Keys = NO_KEYS
     clock: Callable[[], float] = time.monotonic
 
 

@@ -14,6 +14,7 @@ from palio.records import ConfigError, PalioError
 from palio.train.backends.launch import check_launcher
 from palio.train.recipe import Recipe, StageEntry
 from palio.train.settings import TrlSettings
+from palio.train.stage import Keys
 from palio.train.stages import kind_named
 
 
@@ -45,13 +46,13 @@ def check_chain(recipe: Recipe, where: str, *, grounded: bool) -> None:
             )
 
 
-def check_stages(stages: Iterable[StageEntry], where: str, *, key: str) -> None:
+def check_stages(stages: Iterable[StageEntry], where: str, *, keys: Keys) -> None:
     """What stages ask for is here, as far as that can be known before any of them begins.
 
     Args:
         stages: those that are not finished.
         where: file that they stand in, for the message.
-        key: bearer token for their servers.
+        keys: bearer tokens for their servers.
 
     Raises:
         ConfigError: an address that nothing can be asked at, or settings that its server or its
@@ -60,18 +61,19 @@ def check_stages(stages: Iterable[StageEntry], where: str, *, key: str) -> None:
     """
     for stage in stages:
         try:
-            _check(stage, key)
+            _check(stage, keys)
         except PalioError as error:
             place = f"{error.where}: " if error.where else ""
             told = f"stage {stage.name!r}: {place}{error.what}"
             raise type(error)(told, where=where, remedy=error.remedy) from error
 
 
-def _check(stage: StageEntry, key: str) -> None:
+def _check(stage: StageEntry, keys: Keys) -> None:
     kind = kind_named(stage.kind)
     endpoint = kind.asks(stage.settings, None)
     if endpoint is not None:
-        HttpUpstream(endpoint.base_url, key).close()  # it refuses what it could not ask
+        asked = HttpUpstream(endpoint.base_url, keys.of(endpoint))  # it refuses what it could not
+        asked.close()
     launch = getattr(stage.settings, "trl", TrlSettings()).launch
     if launch:
         check_launcher(launch)

@@ -45,7 +45,7 @@ from palio.train.ready import check_chain, check_stages
 from palio.train.recipe import Recipe, StageEntry, plain_stage
 from palio.train.reporting import drop_spent
 from palio.train.servers import ENDPOINT, Said, Servers
-from palio.train.stage import METRICS, Endpoint, StageResult, Step, read_metrics
+from palio.train.stage import METRICS, NO_KEYS, Endpoint, Keys, StageResult, Step, read_metrics
 from palio.train.stages import kind_named
 from palio.world.artefacts import file_digest, read_manifest, write_manifest
 
@@ -101,7 +101,7 @@ class Options:
         save_every: seconds between two saved states inside a stage.
         redo: do a changed stage and all after it again instead of refusing.
         uncertified: train on a corpus that has no certificate of its split.
-        teacher_key: bearer token of a teacher's endpoint.
+        keys: bearer tokens for the servers that stages ask.
         recipe: its file, for messages; "": they say its name.
         report: progress.
         clock: seconds.
@@ -111,7 +111,7 @@ class Options:
     save_every: float = 60.0
     redo: bool = False
     uncertified: bool = False
-    teacher_key: str = ""
+    keys: Keys = NO_KEYS
     recipe: str = ""
     report: Callable[[Step], None] | None = None
     clock: Callable[[], float] = time.monotonic
@@ -170,13 +170,13 @@ class _Chain:
                 raise InputError("no checkpoint to start from", where=recipe.model.start)
         check_lengths(recipe)
         self.backend = backend_of(recipe)
-        self._servers = Servers(options.teacher_key)
+        self._servers = Servers(options.keys)
         self._rows: list[Any] | None = None
         self._reserve: Reserve | None = None
         self._told = False
 
     def _check(self, stages: Sequence[StageEntry]) -> None:
-        check_stages(stages, self._where, key=self.options.teacher_key)
+        check_stages(stages, self._where, keys=self.options.keys)
 
     def go(self) -> Trained:
         """All stages in order."""
@@ -291,7 +291,7 @@ class _Chain:
             inputs=inputs,
             threads=self.options.threads,
             save_every=self.options.save_every,
-            teacher_key=self.options.teacher_key,
+            keys=self.options.keys,
             clock=self.options.clock,
         )
 

@@ -18,7 +18,7 @@ from palio.records import Record, ResumeError, UpstreamError
 from palio.rollout.config import FILE, differences, hold_config
 from palio.train.rollouts import FILE as ROLLOUTS
 from palio.train.rollouts import SETTLED
-from palio.train.stage import STATES, Endpoint, read_metrics
+from palio.train.stage import STATES, Endpoint, Keys, read_metrics
 from palio.world.appended import whole_records
 from palio.world.artefacts import read_manifest
 
@@ -36,12 +36,12 @@ class Servers:
     """The servers that the stages of one run ask.
 
     Args:
-        key: bearer token for them.
+        keys: bearer tokens for them.
         again: what else than the server of before a user may choose, in words.
     """
 
-    def __init__(self, key: str, *, again: str = _REDO) -> None:
-        self._key, self._again = key, again
+    def __init__(self, keys: Keys, *, again: str = _REDO) -> None:
+        self._keys, self._again = keys, again
         self._teachers: dict[tuple[str, str], tuple[str, Said]] = {}
 
     def meet(self, folders: Iterable[Path], within: Path) -> None:
@@ -103,7 +103,7 @@ class Servers:
 
     def _said(self, endpoint: Endpoint, stage: str) -> Said:
         try:
-            pin = endpoint_pin(endpoint.base_url, self._key, endpoint.model)
+            pin = endpoint_pin(endpoint.base_url, self._keys.of(endpoint), endpoint.model)
         except UpstreamError as error:
             raise UpstreamError(
                 f"stage {stage!r} has nobody to ask: {error.what}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from palio.records import InputError, Record, to_json
 from palio.world.appended import mend_end, whole_records
@@ -74,6 +74,23 @@ class Endpoint(Record, frozen=True):
     teacher: bool = False
 
 
+class Keys(NamedTuple):
+    """Bearer tokens for the servers that stages ask; "" for none.
+
+    Attributes:
+        teacher: of every teacher.
+        sampler: of what samples the student, `sampling.base_url`.
+    """
+
+    teacher: str = ""
+    sampler: str = ""
+
+    def of(self, endpoint: Endpoint) -> str:
+        """The token for a server; the other one is none of its business."""
+        return self.teacher if endpoint.teacher else self.sampler
+
+
+NO_KEYS = Keys()
 Report = Callable[[float, str], None]
 """Called by a stage with the share of it that is done, in [0, 1], and a few words."""
 

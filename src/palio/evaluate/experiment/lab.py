@@ -42,6 +42,7 @@ from palio.rollout.journal import lock_folder
 from palio.train.ground import Ground as TrainingGround
 from palio.train.ground import Worlds
 from palio.train.memory import give_back
+from palio.train.stage import NO_KEYS, Keys
 
 Note = Callable[[str], None]
 """Told in a few words what is going on."""
@@ -57,7 +58,7 @@ class Lab:
         reporter: progress of the stages that are made once.
         clock: seconds.
         executor, address: of the shared rollouts; see `bulk`. They decide no row.
-        teacher_key: bearer token for the servers that stages of arms ask.
+        keys: bearer tokens for the servers that stages of arms ask.
     """
 
     config: LabConfig
@@ -66,7 +67,7 @@ class Lab:
     clock: Callable[[], float] = time.monotonic
     executor: ExecutorName = "processes"
     address: str = ""
-    teacher_key: str = ""
+    keys: Keys = NO_KEYS
     _exams: dict[str, Exam] = field(default_factory=dict)
 
     def prepare(self) -> None:
@@ -152,7 +153,7 @@ class Lab:
             self.firehose,
             TrainingGround(problems, self.worlds, default_encoder()),
             self.clock,
-            self.teacher_key,
+            self.keys,
         )
 
     def exam(self, pool: str) -> Exam:

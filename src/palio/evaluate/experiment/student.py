@@ -30,7 +30,7 @@ from palio.train.recipe import Recipe, StageEntry, plain_stage
 from palio.train.reporting import drop_spent
 from palio.train.servers import ENDPOINT, TEACHER, Said, Servers
 from palio.train.settings import SftSettings
-from palio.train.stage import StageResult
+from palio.train.stage import NO_KEYS, Keys, StageResult
 from palio.train.stages import kind_named
 from palio.train.stages.examples import examples_of
 from palio.world.artefacts import file_digest, write_lines
@@ -54,7 +54,7 @@ class School:
         firehose: every row.
         ground: training problems, for stages that roll out.
         clock: seconds.
-        teacher_key: bearer token for the servers that stages ask.
+        keys: bearer tokens for the servers that stages ask.
     """
 
     config: LabConfig
@@ -62,7 +62,7 @@ class School:
     firehose: Sequence[FirehoseRow]
     ground: Ground
     clock: Callable[[], float]
-    teacher_key: str = ""
+    keys: Keys = NO_KEYS
 
 
 @dataclass
@@ -146,7 +146,7 @@ class Student:
             for number, entry in enumerate(entries, start=1)
             if not (self.folder / f"{number}-{entry.name}" / DONE).exists()
         ]
-        check_stages(left, _named(self.plan, self.arm), key=self.school.teacher_key)
+        check_stages(left, _named(self.plan, self.arm), keys=self.school.keys)
         return entries
 
     def _rows(self) -> list[CorpusRow]:
@@ -258,7 +258,7 @@ class Student:
         endpoint = kind_named(entry.kind).asks(entry.settings, previous)
         if endpoint is None:
             return {}
-        servers = Servers(self.school.teacher_key, again=_AGAIN)
+        servers = Servers(self.school.keys, again=_AGAIN)
         arms = self.folder.parents[2]
         begun = (path.parent for path in sorted(arms.glob(f"*/*/*/*/{FILE}")))
         servers.meet((other for other in begun if other != folder), arms)
@@ -290,7 +290,7 @@ class Student:
             },
             threads=config.workers,
             device=config.device,
-            teacher_key=self.school.teacher_key,
+            keys=self.school.keys,
             clock=self.school.clock,
         )
 

@@ -176,7 +176,7 @@ def run_kto(
     asked = policy
     if sampling.base_url:
         name = sampling.model or str(previous)
-        asked = ServedPolicy(policy, sampling.base_url, name, key=context.teacher_key)
+        asked = ServedPolicy(policy, sampling.base_url, name, key=context.keys.sampler)
     with asked.sampler(None) as sampler:
         rows = sample_labels(
             roller,

@@ -157,7 +157,7 @@ def run_grpo(
         return sealed(context, previous, out, done.counts, rolled_digest(out))
     policy = open_policy(context, previous, slots=settings.threads)
     policy = _sampled_by(policy, served_by(settings, previous))
-    with teacher_of(settings.teacher, context.teacher_key) as upstream:
+    with teacher_of(settings.teacher, context.keys.teacher) as upstream:
         roller = make_roller(settings, ground, rows, context.seed, policy, upstream)
         trainer = train_grpo(
             policy,

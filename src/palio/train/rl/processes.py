@@ -140,7 +140,7 @@ def trained_elsewhere(
         start=str(previous) if previous is not None else "",
     )
     (out / FILE).write_bytes(to_json(job))
-    launched(job, settings.trl.launch, module=WORKER, key=context.teacher_key)
+    launched(job, settings.trl.launch, module=WORKER, key=context.keys.teacher)
     return from_json((out / DONE).read_bytes(), Done, where=str(out / DONE))
 
 

@@ -297,7 +297,7 @@ def check_completions(url: str, temperature: float, setting: str) -> None:
             f"`{setting}` has a user, a password or a query, which completions of token ids take "
             "none of",
             where=shown_url(url),
-            remedy="say http://HOST:PORT alone; a key goes by PALIO_TEACHER_KEY",
+            remedy="say http://HOST:PORT alone; a key goes by PALIO_SAMPLER_KEY",
         )
     if temperature > MAX_TEMPERATURE:
         raise ConfigError(

@@ -78,7 +78,7 @@ def roll_out(
         if by_token is not None:
             upstream = by_token
         elif sampling.base_url:
-            upstream = open_now.enter_context(HttpUpstream(sampling.base_url, context.teacher_key))
+            upstream = open_now.enter_context(HttpUpstream(sampling.base_url, context.keys.sampler))
         else:
             upstream = open_now.enter_context(context.backend.serve(previous, context))
         return collect(
@@ -98,7 +98,7 @@ def token_server(sampling: Sampling, context: Context, previous: Path | None) ->
     from palio.train.rl.tokens import TokenServer
 
     named = sampling.model or str(previous)
-    sampler = CompletionsSampler(sampling.base_url, named, key=context.teacher_key)
+    sampler = CompletionsSampler(sampling.base_url, named, key=context.keys.sampler)
     codec = context.backend.codec(previous, context)
     if not sampler.answers([codec.end]):
         return None

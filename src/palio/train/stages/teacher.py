@@ -80,7 +80,7 @@ def lessons(sampling: Sampling, context: Context, out: Path, report: Report) -> 
     with ExitStack() as open_now:
         upstream: Upstream = ScriptedUpstream(context.seed)
         if sampling.base_url:
-            upstream = open_now.enter_context(HttpUpstream(sampling.base_url, context.teacher_key))
+            upstream = open_now.enter_context(HttpUpstream(sampling.base_url, context.keys.teacher))
         return collect(
             ground_of(context),
             upstream,
