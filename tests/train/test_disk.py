@@ -31,7 +31,7 @@ CHAIN = """
 import json, resource, sys
 from pathlib import Path
 from palio.records import PalioError
-from palio.train.recipe import read_recipe
+from palio.train.reading import read_recipe
 from palio.train.run import Options, train
 given = json.loads(sys.argv[1])
 options = Options(uncertified=True, save_every=given["every"], threads=1)

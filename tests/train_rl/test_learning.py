@@ -102,7 +102,8 @@ import sys
 from pathlib import Path
 from palio.train.preference.kto import KtoSettings, train_kto
 from palio.train.preference.labels import read_labels
-from palio.train.rl.grpo import GrpoSettings, train_grpo
+from palio.train.rl.grpo import train_grpo
+from palio.train.rl.settings import GrpoSettings
 from palio.train.rl.policy import OwnPolicy
 from palio.train.settings import TrlSettings
 
