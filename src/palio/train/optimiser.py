@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from palio.records import Record
+from palio.train.precision import product_type
 
 Spread = Callable[[Sequence[Callable[[], None]]], object]
 """Runs pieces of work, possibly at the same time; `in_turn` is the simplest one."""
@@ -59,11 +60,11 @@ def in_turn(work: Sequence[Callable[[], None]]) -> None:
 
 
 def orthogonal(batch: Tensor) -> Tensor:
-    """The nearest orthogonal matrices of a batch (N, rows, columns), in bf16.
+    """The nearest orthogonal matrices of a batch (N, rows, columns), in bf16 where that is fast.
 
     Tall matrices are multiplied from the other side, not turned over: that took a tenth of a step.
     """
-    x = batch.bfloat16()
+    x = batch.to(product_type(batch.device), copy=True)
     x /= x.norm(dim=(-2, -1), keepdim=True) * 1.01 + 1e-7
     tall = x.shape[-2] > x.shape[-1]
     other, side = torch.empty_like(x), min(x.shape[-2:])
