@@ -18,6 +18,7 @@ from palio.judging import default_encoder
 from palio.records import Trajectory
 from palio.rollout import run_problem
 from palio.sandbox.inline import InlineDriver
+from palio.train import model
 from palio.train.backends.loop import ChatCodec
 from palio.train.checkpoint import save_checkpoint
 from palio.train.engine import Sampled
@@ -54,6 +55,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def bfloat16_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of 16 bits where they are asked for, whatever the processor has."""
+    monkeypatch.setattr(model, "product_type", lambda _device: torch.bfloat16)
 
 
 @pytest.fixture(scope="session")

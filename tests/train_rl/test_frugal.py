@@ -49,6 +49,7 @@ def test_distance_may_be_measured_more_rarely(
     assert ["kl_to_start" in row for row in read_metrics(tmp_path)] == [True, False, True]
 
 
+@pytest.mark.usefixtures("bfloat16_products")
 def test_a_run_with_bfloat16_products_says_how_far_the_sampler_is(
     scene: Scene, policy: OwnPolicy, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from palio.corpus.rows import row_of
 from palio.records import to_json
-from palio.train.backends import job, merging
+from palio.train.backends import job, merging, weights
 from palio.train.backends.carried import UNMERGED, carried
 from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.merging import ROUNDING, merged
@@ -103,9 +103,15 @@ def _served(folder: Path | None, first: Weights) -> Weights:
     return {name: value.double() for name, value in load_file(folder / WEIGHTS).items()}
 
 
+@pytest.mark.parametrize("instructions", [True, False])
 def test_sft_and_kto_hand_on_what_they_learned(
-    scene: Scene, low: PretrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scene: Scene,
+    low: PretrainedModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    instructions: bool,
 ) -> None:
+    monkeypatch.setattr(weights, "multiplies_bfloat16", lambda: instructions)
     live = Live(monkeypatch, torch.randint(0, scene.tokenizer.size, (2, 30)))
     corpus = tmp_path / "train.jsonl"
     rows = [row_of(talk, "told") for talk in scene.talks[:6]]

@@ -73,6 +73,7 @@ def test_values_and_gradients_are_those_of_trls_head(policy: OwnPolicy, threads:
         assert torch.allclose(one, other, atol=1e-4)
 
 
+@pytest.mark.usefixtures("bfloat16_products")
 def test_bfloat16_products_are_near_and_the_head_stays_exact(policy: OwnPolicy) -> None:
     model, asked = headed(policy), batch()
     exact = model(**asked, fused_lm_head=True).log_probs.detach()

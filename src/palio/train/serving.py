@@ -146,6 +146,7 @@ def open_checkpoint(
         load_model,
         load_tokenizer,
         sampled,
+        widened,
     )
     from palio.train.recipe import PretrainedModel
 
@@ -156,7 +157,7 @@ def open_checkpoint(
     trained = (folder / MANIFEST).is_file()
     codec = PretrainedCodec(tokenizer, (tokenizer.chat_template or "") if trained else "")
     with (
-        sampled(load_model(source, folder, 0)) as model,
+        sampled(widened(load_model(source, folder, 0), source)) as model,
         sampler_of(model, end=codec.end, slots=min(slots, KEPT)) as sampler,
     ):
         check_vocabulary(tokenizer, model, str(folder))

@@ -20,7 +20,7 @@ from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.masters import check_launched
 from palio.train.backends.merging import lowered, merged
 from palio.train.backends.places import sft_trainer
-from palio.train.backends.weights import check_vocabulary, load_model, load_tokenizer
+from palio.train.backends.weights import check_vocabulary, load_model, load_tokenizer, widened
 from palio.train.backends.whole import as_they_were, check_apart, whole_model
 from palio.train.checkpoint import CHECKPOINT
 from palio.train.disk import readable, saving
@@ -121,7 +121,8 @@ def _begun(job: SftJob, start: Path | None) -> tuple[Any, Any]:
     if job.settings.deepspeed:
         return load_model(job.model, start, job.seed), arguments(job)
     args = arguments(job)
-    return load_model(job.model, start, job.seed), args
+    model = load_model(job.model, start, job.seed)
+    return model if job.settings.launch else widened(model, job.model), args
 
 
 def arguments(job: SftJob) -> Any:

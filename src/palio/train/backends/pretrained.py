@@ -27,7 +27,7 @@ from palio.train.backends.job import (
 )
 from palio.train.backends.launch import launched
 from palio.train.backends.merging import rounding_counts
-from palio.train.backends.weights import load_model, load_tokenizer, sampled
+from palio.train.backends.weights import load_model, load_tokenizer, sampled, widened
 from palio.train.batches import Example
 from palio.train.checkpoint import CHECKPOINT, seal
 from palio.train.context import Context, Source
@@ -132,7 +132,8 @@ class PretrainedBackend:
         from palio.train.backends.slots import sampler_of
 
         codec = self.codec(start, context)
-        with sampled(load_model(self.model, start, context.seed)) as model:
+        loaded = load_model(self.model, start, context.seed)
+        with sampled(widened(loaded, self.model)) as model:
             room = int(getattr(model.config, "max_position_embeddings", 1e9))
             longest = min(context.recipe.data.longest, room)
             with sampler_of(model, end=codec.end) as sampler:

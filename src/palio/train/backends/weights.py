@@ -13,9 +13,10 @@ from safetensors import SafetensorError
 
 from palio.records import ConfigError, InputError, MissingDependencyError, digest
 from palio.train.backends.attention import NAME, register_attention
-from palio.train.backends.carried import carry, check_base, check_targets, read_past, rounds
+from palio.train.backends.carried import carry, check_base, check_targets, is_low, read_past, rounds
 from palio.train.backends.hub import CONFIG, commit_of, pinned
 from palio.train.backends.qwen import qwen_tokenizer
+from palio.train.precision import multiplies_bfloat16
 from palio.train.recipe import PretrainedModel
 from palio.world.artefacts import file_digest
 
@@ -203,6 +204,20 @@ def training_device() -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", torch.distributed.get_node_local_rank(fallback_rank=0))
+
+
+def widened(found: Any, model: PretrainedModel) -> Any:
+    """The same numbers in float32 where products of 16 bits would take a CPU many times as long.
+
+    That takes twice the memory, so a dry run's random weights, which may be as many as a GPU's,
+    are left as they are.
+
+    Args:
+        found: loaded as the recipe says; changed in place.
+        model: the recipe's.
+    """
+    slow = training_device().type == "cpu" and not multiplies_bfloat16()
+    return found.float() if slow and is_low(model.dtype) and not model.shape else found
 
 
 @contextmanager

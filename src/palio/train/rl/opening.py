@@ -23,6 +23,7 @@ from palio.train.backends.weights import (
     load_model,
     located,
     training_device,
+    widened,
 )
 from palio.train.checkpoint import BUNDLED, check_whole, checkpoint_folder, seal
 from palio.train.codec import Codec
@@ -65,7 +66,7 @@ def pretrained_policy(
 
     On the device where the trainer will have it: rollouts may come before there is a trainer.
     """
-    model: Any = load_model(shape, checkpoint, seed).to(training_device())
+    model: Any = widened(load_model(shape, checkpoint, seed), shape).to(training_device())
     own: Any = codec  # a PretrainedCodec
     check_vocabulary(own.tokenizer, model, str(checkpoint or shape.tokenizer or shape.path))
     if shape.lora is not None:
