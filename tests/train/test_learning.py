@@ -56,6 +56,11 @@ def test_an_epoch_holds_every_example_once(
     assert sorted(seen) == list(range(len(given_examples)))
 
 
+def test_nothing_has_no_batches() -> None:
+    with pytest.raises(ValueError, match="no examples"):
+        next(batches([], 100, random.Random(0)))
+
+
 def test_labels_are_the_tokens_that_follow(
     talks: list[Sequence[Message]], tokenizer: ChatTokenizer
 ) -> None:

@@ -214,6 +214,16 @@ def chain(*stages: dict[str, Any], **more: Any) -> Recipe:
     return read_recipe({"name": "t", "model": SMALL, "stage": list(stages), **more})
 
 
+def test_a_source_of_which_nothing_is_short_enough_is_named(
+    corpus: Path, ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("palio.train.stages.sft.documents", lambda *_: [])
+    stage = {"kind": "sft", "documents": 0.3, "kinds": {"copy": 1.0}, **SHORT}
+    with pytest.raises(InputError, match="no documents of at most .* tokens") as found:
+        train(chain(stage), corpus, tmp_path / "run", ground=ground, options=BARE)
+    assert "longest" in found.value.remedy
+
+
 def test_the_teacher_stage_goes_on_from_sft_and_tells_what_it_kept(
     corpus: Path, ground: Ground, tmp_path: Path
 ) -> None:

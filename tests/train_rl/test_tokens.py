@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ import pytest
 from palio.broker.upstream import RejectedError, scoped
 from palio.records import Message, UpstreamError
 from palio.train.engine import Sampled
-from palio.train.preference.labels import sample_labels
+from palio.train.preference.labels import sample_labels, usable
 from palio.train.rl.rollouts import Play, WorldRoller, checked
 from palio.train.rl.sampler import Decoding
 from palio.train.rl.tokens import TokenLog, TokenServer
@@ -181,3 +182,19 @@ def test_a_step_in_which_nothing_could_be_scored_is_an_error(scene: Scene) -> No
     assert [rollout.outcome for rollout in rollouts] == [None, None]
     with pytest.raises(UpstreamError, match="none of 2 rollouts could be scored: .*nobody there"):
         checked(rollouts, scene.tokenizer.end)
+
+
+@pytest.mark.parametrize("more", [0, 1, 40])
+def test_a_rollout_that_runs_into_its_limit_is_a_row_of_that_length(
+    scene: Scene, tmp_path: Path, more: int
+) -> None:
+    problem = scene.ground.problems[0]
+    word = scene.tokenizer.encode("a")[:1]
+    first = WorldRoller([problem], scene.ground, scene.codec, Play())
+    [rollout] = first.roll([problem.problem_id], [0], ToldSampler([[scene.tokenizer.end]] * 20))
+    longest = len(rollout.prompt) + 10 + more
+    roller = WorldRoller([problem], scene.ground, scene.codec, Play(longest=longest))
+    [row] = sample_labels(roller, ToldSampler([word * 200] * 20), tmp_path, samples=1, seed=0)
+    assert len(row.prompt) + len(row.completion) == longest
+    assert not row.label
+    assert usable([row], longest) == [row], "a runaway is what KTO is to learn from"

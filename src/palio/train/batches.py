@@ -69,7 +69,12 @@ def batches(examples: Sequence[Example], budget: int, rng: random.Random) -> Ite
         examples: what to draw from.
         rng: decides the order.
         budget: cost of a batch in tokens at position 0, see `_ATTENTION`.
+
+    Raises:
+        ValueError: there are none; no epoch of nothing ever ends.
     """
+    if not examples:
+        raise ValueError("there are no examples to draw batches from")
     order = list(range(len(examples)))
     while True:
         rng.shuffle(order)

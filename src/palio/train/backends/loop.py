@@ -101,7 +101,19 @@ class LoopBackend:
         context: Context,
         report: Report,
     ) -> StageResult:
-        """Train to the end of the stage and write its checkpoint."""
+        """Train to the end of the stage and write its checkpoint.
+
+        Raises:
+            InputError: a source is empty.
+        """
+        longest = context.recipe.data.longest
+        for source in sources:
+            if source.weight > 0 and not source.examples:
+                raise InputError(
+                    f"stage {context.name!r} has no {source.name} of at most {longest} tokens",
+                    where=str(out),
+                    remedy="raise `longest` in [data], or give the stage more or other ones",
+                )
         checkpoint = self.open(start, context)
         with Team(min(context.threads, self.model.parts)) as team:
             run = _Run(self.model.parts, checkpoint, sources, settings, out, context, report, team)

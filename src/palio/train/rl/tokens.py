@@ -65,7 +65,8 @@ class TokenLog:
             raise RejectedError("a rollout that is trained on is the turn as the model wrote it")
         self._check(wish.messages)
         between = bridge(self._codec, wish.messages, body.get("tools") or ())
-        room = self._longest - len(self.ids) - len(between)
+        # the end that a turn has in the conversation, written or not, has a place too
+        room = self._longest - len(self.ids) - len(between) - 1
         if room < 1:
             raise RejectedError(
                 f"the conversation has more than {self._longest} tokens",
