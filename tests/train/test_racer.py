@@ -164,7 +164,12 @@ def test_served_as_the_openai_client_asks(stage: Path) -> None:
         assert len(told) == whole.usage.completion_tokens
         assert all(each.logprob < 0 for each in told)
         marked = [chunk.choices[0].logprobs for chunk in streamed if chunk.choices]
-        assert [one for each in marked if each for one in each.content] == told
+        pieces = [one for each in marked if each for one in each.content]
+        assert [one.token for one in pieces] == [one.token for one in told]
+        # the two lie in the cache at other places, and a sum in another order has another last bit
+        assert [one.logprob for one in pieces] == pytest.approx(
+            [one.logprob for one in told], abs=1e-4
+        )
         assert whole.usage.completion_tokens <= 6
         plain = HttpUpstream(server.url)
         plain.close()
