@@ -47,7 +47,7 @@ def test_it_declares_everything(enclosed_driver: Driver) -> None:
 )
 def test_memory_of_the_whole_tree_is_capped(enclosed: Outcome, source: str) -> None:
     outcome = enclosed(source, memory_bytes=160 * MIB)
-    assert outcome.reason == "oom"
+    assert outcome.reason == "oom", outcome
     assert outcome.fault is not None
     assert outcome.fault.code == FaultCode.agent_crashed
     assert outcome.fault.what == "the agent was stopped: more than 160 MiB of memory"
