@@ -16,6 +16,9 @@ from palio.train.model import ModelConfig, Qwen3
 from palio.train.optimiser import orthogonal
 from palio.train.precision import multiplies_bfloat16, product_type
 from palio.train.recipe import PretrainedModel
+from palio.train.rl import hooks
+from palio.train.rl.hooks import trl_fields
+from palio.train.settings import TrlSettings
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -70,6 +73,17 @@ def test_model_and_optimiser_take_the_type_of_the_processor(
     assert torch.equal(given, kept), "its argument is the momentum"
 
 
+def test_trl_is_told_of_bfloat16_where_it_pays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, alone = TrlSettings(bf16=True), TrlSettings()
+    for fast in (True, False):
+        monkeypatch.setattr(hooks, "multiplies_bfloat16", lambda fast=fast: fast)
+        assert trl_fields(asked, tmp_path, 0, cuda=False)["bf16"] == fast
+        assert trl_fields(asked, tmp_path, 0, cuda=True)["bf16"]
+        assert not trl_fields(alone, tmp_path, 0, cuda=True)["bf16"]
+
+
 def test_weights_of_16_bits_are_multiplied_in_32_where_that_is_faster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +101,6 @@ def test_weights_of_16_bits_are_multiplied_in_32_where_that_is_faster(
     made.save_pretrained(tmp_path)
     low = PretrainedModel(path=str(tmp_path), dtype="bfloat16")
     loaded = {name: value.clone() for name, value in load_model(low, None, 0).state_dict().items()}
-    random = PretrainedModel(path="", dtype="bfloat16", shape=shape)
     for fast in (True, False):
         monkeypatch.setattr(weights, "multiplies_bfloat16", lambda fast=fast: fast)
         with sampled(widened(load_model(low, None, 0), low)) as model:
@@ -96,8 +109,6 @@ def test_weights_of_16_bits_are_multiplied_in_32_where_that_is_faster(
                 torch.bfloat16 if fast else torch.float32
             }
             assert all(torch.equal(held[name].bfloat16(), loaded[name]) for name in loaded)
-        plain = widened(load_model(random, None, 0), random)
-        assert {value.dtype for value in plain.parameters()} == {torch.bfloat16}
 
 
 def test_names_of_instructions_are_those_that_torch_tells() -> None:

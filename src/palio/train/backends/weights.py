@@ -209,15 +209,14 @@ def training_device() -> torch.device:
 def widened(found: Any, model: PretrainedModel) -> Any:
     """The same numbers in float32 where products of 16 bits would take a CPU many times as long.
 
-    That takes twice the memory, so a dry run's random weights, which may be as many as a GPU's,
-    are left as they are.
+    That takes twice the memory.
 
     Args:
         found: loaded as the recipe says; changed in place.
         model: the recipe's.
     """
     slow = training_device().type == "cpu" and not multiplies_bfloat16()
-    return found.float() if slow and is_low(model.dtype) and not model.shape else found
+    return found.float() if slow and is_low(model.dtype) else found
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from palio.train.backends.whole import check_apart
 from palio.train.checkpoint import CHECKPOINT
 from palio.train.context import Context
 from palio.train.disk import readable
+from palio.train.precision import multiplies_bfloat16
 from palio.train.reporting import OwnRun, ready, run_name
 from palio.train.rl.audit import Audit
 from palio.train.rl.policy import Policy, ServedPolicy
@@ -77,7 +78,7 @@ def trl_fields(
         "gradient_accumulation_steps": trl.gradient_accumulation_steps,
         "weight_decay": trl.weight_decay,
         "max_grad_norm": trl.max_grad_norm,
-        "bf16": trl.bf16,
+        "bf16": trl.bf16 and (on_gpu or bool(trl.launch) or multiplies_bfloat16()),
         "gradient_checkpointing": trl.gradient_checkpointing,
         "use_cpu": not on_gpu,
         "logging_steps": trl.logging_steps,
