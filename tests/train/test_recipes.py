@@ -61,7 +61,7 @@ def test_the_4b_rehearsal_has_the_published_width() -> None:
 
 
 DIGESTS = {
-    "demo": "0aa45df91043",
+    "demo": "a5faaf4f4731",
     "qwen3-4b": "e93ac29e37c8",
     "qwen3-4b-full": "12fe7d079b44",
     "smollm2": "7721f4cf68fd",
