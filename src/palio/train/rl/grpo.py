@@ -45,7 +45,7 @@ from palio.train.rl.sources import (
 )
 from palio.train.rl.trainer import Scheme, StepGrpoTrainer
 from palio.train.seen import Witness, rolled_digest
-from palio.train.stage import Endpoint, Report, StageResult, read_metrics
+from palio.train.stage import Endpoint, Report, StageResult
 
 
 def dr_grpo_arguments(settings: GrpoSettings, out: Path, seed: int) -> GRPOConfig:
@@ -98,7 +98,6 @@ def train_grpo(
     """
     settings.check_problems(len(roller.keys))
     torch.set_num_threads(threads)
-    before = read_metrics(out)
     turns = 0.0 if settings.reward != "on_policy" else settings.turn_weight
     scheme = Scheme(
         group=settings.group,
@@ -109,7 +108,6 @@ def train_grpo(
         probe=settings.probe,
         probe_every=settings.probe_every,
         watch=settings.watch,
-        first_calls=before[0].get("calls/per_rollout") if before else None,
     )
     start = None if hasattr(policy.model, "peft_config") else policy.copy()
     with pushing(settings.base_url):
@@ -202,7 +200,7 @@ def _counts(trainer: StepGrpoTrainer, roller: Roller) -> dict[str, int]:
     batches = args.steps_per_generation * args.num_iterations
     made = -(-steps * args.gradient_accumulation_steps // batches) * args.generation_batch_size
     lost = roller.left_out if isinstance(roller, PrefixRoller) else {}
-    counts = {"steps": steps, "rollouts": made, "stopped_early": int(bool(trainer.stopped))}
+    counts = {"steps": steps, "rollouts": made, "stopped_early": int(bool(trainer.watch.stopped))}
     return counts | {reason: count for reason, count in lost.items() if count}
 
 

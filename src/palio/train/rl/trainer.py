@@ -36,9 +36,7 @@ from palio.train.rl.order import EpochSampler
 from palio.train.rl.policy import Policy
 from palio.train.rl.rollouts import Roller, Rollout
 from palio.train.rl.sampler import sampling_mode
-
-_LOW_STEPS = 2
-"""Steps in a row with too few calls before a run is stopped; one step alone may be chance."""
+from palio.train.rl.watch import CallWatch
 
 
 class Scheme(NamedTuple):
@@ -54,7 +52,6 @@ class Scheme(NamedTuple):
         probe_every: steps from one such measurement to the next.
         watch: the run stops when two steps in a row make less than this share of the first one's
             calls; 0: never.
-        first_calls: calls a rollout of the first step; None: not known yet.
     """
 
     group: int
@@ -64,7 +61,6 @@ class Scheme(NamedTuple):
     seed: int
     probe: int
     watch: float
-    first_calls: float | None = None
     probe_every: int = 1
 
 
@@ -94,9 +90,6 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
     ) -> None:
         self.policy, self.roller, self.scheme = policy, roller, scheme
         self.rolled: list[Rollout] = []
-        self.stopped = ""
-        self._first_calls = scheme.first_calls
-        self._low_steps = 0
         self._wanted: Tensor | None = None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
@@ -110,10 +103,16 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
                 **more,
             )
         self.remove_callback(PrinterCallback)
+        self.add_callback(CallWatch(scheme.watch))
         self._start = start
         if self._start is not None:
             self._start.to(self.accelerator.device)
             add_fused_lm_head(self._start, temperature=self.temperature)
+
+    @property
+    def watch(self) -> CallWatch:
+        """The one that the run has: transformers may make it anew from a state."""
+        return next(c for c in self.callback_handler.callbacks if isinstance(c, CallWatch))
 
     def _get_train_sampler(self, dataset: Any = None) -> EpochSampler:
         """TRL's, in the same order after a kill."""
@@ -170,22 +169,9 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
         audits = audits_of(self.rolled)
         if audits:
             found |= audit_means(audits)
-            self._watch(found["calls/per_rollout"])
+            self.watch.note(found["calls/per_rollout"], self.state.global_step + 1)
         for name, value in found.items():
             self._metrics["train"][name].append(value)
-
-    def _watch(self, calls: float) -> None:
-        """Note it when the policy has stopped calling tools: its reward may not show it."""
-        if self._first_calls is None:
-            self._first_calls = calls
-        low = calls < self.scheme.watch * self._first_calls
-        self._low_steps = self._low_steps + 1 if low else 0
-        if self._low_steps >= _LOW_STEPS:
-            self.stopped = (
-                f"calls a rollout fell from {self._first_calls:.2f} to {calls:.2f} at step "
-                f"{self.state.global_step}"
-            )
-            self.control.should_training_stop = True
 
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
         """TRL's loss over the tokens that have an advantage; the others add 0 to it."""
