@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -125,7 +126,9 @@ def train_grpo(
     check_batch(settings.trl, settings.group * settings.groups, processes)
     models = [policy.model] if start is None else [policy.model, start]
     low, heat = settings.trl.bf16, settings.temperature
-    with policy.kernels(models, temperature=heat, low=low, threads=threads):
+    fast = policy.kernels(models, temperature=heat, low=low, threads=threads)
+    # they give no gradient of the entropy
+    with nullcontext() if trainer.args.entropy_coef else fast:
         trainer.train(resume_from_checkpoint=last_state(out))
     return trainer
 
