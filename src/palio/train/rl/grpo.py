@@ -208,11 +208,12 @@ def _counts(trainer: StepGrpoTrainer, roller: Roller) -> dict[str, int]:
 
 
 def shrink(settings: GrpoSettings) -> GrpoSettings:
-    """Two updates on two groups of two; a dry run asks nobody outside."""
+    """Rollouts of two groups of two, twice; a dry run asks nobody outside."""
+    small, updates = small_trl(settings.trl), settings.updates
     teacher = TeacherSettings() if settings.teacher.base_url else settings.teacher
     return msgspec.structs.replace(
         settings,
-        trl=small_trl(settings.trl),
+        trl=msgspec.structs.replace(small, max_steps=2 * updates, save_steps=updates),
         teacher=teacher,
         group=2,
         groups=2,
