@@ -278,26 +278,6 @@ def test_no_dropout_with_an_adapter_that_drops(
     assert rows[1]["kl_to_start"] > 0, "the start is the model without its adapter"
 
 
-def test_a_policy_that_stops_calling_is_stopped(
-    scene: Scene, policy: OwnPolicy, tmp_path: Path
-) -> None:
-    class Fading(Graded):
-        def roll(
-            self, keys: Sequence[str], seeds: Sequence[int], sampler: Sampler
-        ) -> list[Rollout]:
-            made = super().roll(keys, seeds, sampler)
-            calls = 4 if not hasattr(self, "called") else 1
-            self.called = True
-            audits = [msgspec.structs.replace(r.audit, calls=calls) for r in made if r.audit]
-            return [replace(r, audit=a) for r, a in zip(made, audits, strict=True)]
-
-    chosen = settings(6, watch=0.5)
-    fading = Fading(graded(scene, chosen).inner)
-    trainer = train_grpo(policy, fading, chosen, tmp_path, seed=1, report=quiet)
-    assert trainer.state.global_step == 2
-    assert "calls a rollout fell from 4.00 to 1.00" in trainer.stopped
-
-
 def test_prefix_mode_runs_without_a_world(scene: Scene, policy: OwnPolicy, tmp_path: Path) -> None:
     chosen = settings(2, reward="prefix")
     prefixes = [

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 import torch
 
 from palio.records import FaultCode, UpstreamError
+from palio.train.rl import hooks
 from palio.train.rl.audit import group_shares, success_rate
 from palio.train.rl.distill import train_distill
 from palio.train.rl.grpo import train_grpo
@@ -64,6 +68,36 @@ def test_a_stage_whose_prompts_are_all_too_long_ends_with_the_reason(
     with pytest.raises(UpstreamError, match="none of 8 rollouts could be scored.*`longest`"):
         train_grpo(policy, roller, chosen, tmp_path, seed=1, report=quiet)
     assert read_metrics(tmp_path) == []
+
+
+@pytest.mark.parametrize("others", ["scored", "lost"])
+def test_a_process_whose_whole_share_is_lost_ends_as_the_others_do(
+    scene: Scene, policy: OwnPolicy, monkeypatch: pytest.MonkeyPatch, others: str
+) -> None:
+    """A share may hold one problem alone, whose prompt is over `longest`."""
+    play = Play(longest=20, max_tokens=8, threads=1)
+    roller = WorldRoller(scene.ground.problems[:1], scene.ground, scene.codec, play, scene.teacher)
+    state = SimpleNamespace(deepspeed_plugin=None)
+    accelerator = SimpleNamespace(process_index=1, state=state, wait_for_everyone=lambda: None)
+    trainer: Any = SimpleNamespace(
+        is_fsdp_enabled=False, state=SimpleNamespace(global_step=0), accelerator=accelerator
+    )
+    told: list[Any] = []
+
+    def gathered(own: list[Any]) -> list[Any]:
+        told.append(own)
+        return [None if others == "scored" else own[0], *own]
+
+    monkeypatch.setattr(hooks, "gather_object", gathered)
+    keys = [roller.keys[0]] * 2
+    if others == "lost":
+        with pytest.raises(UpstreamError, match="none of 3 rollouts .*raise `longest`") as caught:
+            hooks.rolled(trainer, policy, roller, keys, 1)
+        assert caught.value.code == FaultCode.upstream_server_error
+    else:
+        made = hooks.rolled(trainer, policy, roller, keys, 1)
+        assert [(each.outcome, each.mask) for each in made] == [(None, [False])] * 2
+    assert pickle.loads(pickle.dumps(told)) == told, "that is how it travels"
 
 
 class Lost(Graded):

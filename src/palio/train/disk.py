@@ -107,7 +107,7 @@ class WholeStates:
     """First base of a trainer of transformers: its states are saved as `saving` has it.
 
     One that goes on from a state of its last update makes no further one: transformers would, where
-    the last update is not the end of an epoch.
+    the last update is not the end of an epoch. Nor does one that a callback ends as it begins.
 
     What transformers writes last is `trainer_state.json`, so a state that a kill cut short is not
     taken for a whole one. Weights that are no numbers are not saved: with `logging_steps` above
@@ -115,10 +115,11 @@ class WholeStates:
     """
 
     def _run_epoch(self, **given: Any) -> None:
-        if self.state.global_step < self.state.max_steps:  # type: ignore[attr-defined]
-            super()._run_epoch(**given)  # type: ignore[misc]
+        state, control = self.state, self.control  # type: ignore[attr-defined]
+        if control.should_training_stop or state.global_step >= state.max_steps:
+            control.should_training_stop = True
         else:
-            self.control.should_training_stop = True  # type: ignore[attr-defined]
+            super()._run_epoch(**given)  # type: ignore[misc]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         args, step = self.args, self.state.global_step  # type: ignore[attr-defined]

@@ -19,6 +19,14 @@ _RUN = {
 _WHOLE = "the stage, which samples from the whole distribution,"
 _SAMPLED = dict.fromkeys(("top_p", "top_k", "min_p", "repetition_penalty"), _WHOLE)
 """What TRL would tell its own generation, which no stage uses."""
+_ADAPTIVE = (
+    "use_adaptive_entropy",
+    "entropy_coef_min",
+    "entropy_coef_max",
+    "entropy_coef_delta",
+    "entropy_target",
+)
+"""A coefficient that moves begins anew after a kill: TRL keeps it in no state."""
 _SERVER = (
     "use_vllm",
     "vllm_mode",
@@ -46,6 +54,7 @@ OWNED: dict[str, dict[str, str]] = {
         **_SAMPLED,
         **dict.fromkeys(("loss_type", "scale_rewards", "beta"), "what Dr. GRPO is"),
         **dict.fromkeys(("disable_dropout", "shuffle_dataset"), "what the stage is"),
+        **dict.fromkeys(_ADAPTIVE, "the run, which is the same after a kill,"),
         **dict.fromkeys(("num_generations", "num_generations_eval"), "`group`"),
         **dict.fromkeys(("generation_batch_size", "steps_per_generation"), "`group` * `groups`"),
         **dict.fromkeys(_SERVER, "`base_url`"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -45,7 +46,7 @@ from palio.train.rl.sources import (
 )
 from palio.train.rl.trainer import Scheme, StepGrpoTrainer
 from palio.train.seen import Witness, rolled_digest
-from palio.train.stage import Endpoint, Report, StageResult, read_metrics
+from palio.train.stage import Endpoint, Report, StageResult
 
 
 def dr_grpo_arguments(settings: GrpoSettings, out: Path, seed: int) -> GRPOConfig:
@@ -98,7 +99,6 @@ def train_grpo(
     """
     settings.check_problems(len(roller.keys))
     torch.set_num_threads(threads)
-    before = read_metrics(out)
     turns = 0.0 if settings.reward != "on_policy" else settings.turn_weight
     scheme = Scheme(
         group=settings.group,
@@ -109,7 +109,6 @@ def train_grpo(
         probe=settings.probe,
         probe_every=settings.probe_every,
         watch=settings.watch,
-        first_calls=before[0].get("calls/per_rollout") if before else None,
     )
     start = None if hasattr(policy.model, "peft_config") else policy.copy()
     with pushing(settings.base_url):
@@ -127,7 +126,9 @@ def train_grpo(
     check_batch(settings.trl, settings.group * settings.groups, processes)
     models = [policy.model] if start is None else [policy.model, start]
     low, heat = settings.trl.bf16, settings.temperature
-    with policy.kernels(models, temperature=heat, low=low, threads=threads):
+    fast = policy.kernels(models, temperature=heat, low=low, threads=threads)
+    # they give no gradient of the entropy
+    with nullcontext() if trainer.args.entropy_coef else fast:
         trainer.train(resume_from_checkpoint=last_state(out))
     return trainer
 
@@ -202,16 +203,17 @@ def _counts(trainer: StepGrpoTrainer, roller: Roller) -> dict[str, int]:
     batches = args.steps_per_generation * args.num_iterations
     made = -(-steps * args.gradient_accumulation_steps // batches) * args.generation_batch_size
     lost = roller.left_out if isinstance(roller, PrefixRoller) else {}
-    counts = {"steps": steps, "rollouts": made, "stopped_early": int(bool(trainer.stopped))}
+    counts = {"steps": steps, "rollouts": made, "stopped_early": int(bool(trainer.watch.stopped))}
     return counts | {reason: count for reason, count in lost.items() if count}
 
 
 def shrink(settings: GrpoSettings) -> GrpoSettings:
-    """Two updates on two groups of two; a dry run asks nobody outside."""
+    """Rollouts of two groups of two, twice; a dry run asks nobody outside."""
+    small, updates = small_trl(settings.trl), settings.updates
     teacher = TeacherSettings() if settings.teacher.base_url else settings.teacher
     return msgspec.structs.replace(
         settings,
-        trl=small_trl(settings.trl),
+        trl=msgspec.structs.replace(small, max_steps=2 * updates, save_steps=updates),
         teacher=teacher,
         group=2,
         groups=2,

@@ -107,6 +107,7 @@ def rolled(
 
     Raises:
         ConfigError: this process has but a share of the weights, and no server samples.
+        UpstreamError: of all processes' rollouts not one could be scored.
     """
     if not isinstance(policy, ServedPolicy) and sharded(trainer):
         raise sharded_policy()
@@ -114,7 +115,8 @@ def rolled(
     step, first = trainer.state.global_step, trainer.accelerator.process_index * len(keys)
     seeds = [rollout_seed(seed, step, key, first + number) for number, key in enumerate(keys)]
     with policy.sampler(trainer) as sampler:
-        return checked(roller.roll(keys, seeds, sampler), policy.codec.end)
+        made = roller.roll(keys, seeds, sampler)
+    return checked(made, policy.codec.end, gather_object)
 
 
 def audits_of(rollouts: Sequence[Rollout]) -> list[Audit]:

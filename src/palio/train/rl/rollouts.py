@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -75,20 +75,50 @@ class Rollout:
     fault: PalioError | None = None
 
 
-def checked(rollouts: Sequence[Rollout], end: int) -> list[Rollout]:
+class Loss(NamedTuple):
+    """Why a rollout could not be scored, as plain data that processes can tell each other."""
+
+    what: str
+    remedy: str
+    code: int
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> Loss | None:
+        """Of one rollout; None: it was scored."""
+        if rollout.outcome is not None:
+            return None
+        fault = rollout.trajectory.fault if rollout.trajectory else rollout.fault
+        if fault is None:
+            return cls("", "", FaultCode.upstream_unreachable)
+        code = getattr(fault, "code", FaultCode.upstream_unreachable)
+        return cls(fault.what, fault.remedy, int(code))
+
+
+def checked(
+    rollouts: Sequence[Rollout],
+    end: int,
+    gather: Callable[[list[Loss | None]], list[Loss | None]] = list,
+) -> list[Rollout]:
     """Rollouts that a trainer can pad; one without a turn becomes an end token that nobody trains.
 
+    Args:
+        rollouts: this process's.
+        end: the end token.
+        gather: what this process says of its rollouts -> what all of them say of theirs: one whose
+            whole share is unscored goes on with the others. By default there is one process.
+
     Raises:
-        UpstreamError: not one of them could be scored, so there is nothing to learn from.
+        UpstreamError: not one of them could be scored, so there is nothing to learn from; in all
+            processes at once.
     """
-    if all(rollout.outcome is None for rollout in rollouts):
-        faults = [each.trajectory.fault if each.trajectory else each.fault for each in rollouts]
-        told = next((fault for fault in faults if fault is not None), None)
-        why = told.what if told else "there is no record"
+    told = gather([Loss.of(rollout) for rollout in rollouts])
+    lost = [loss for loss in told if loss is not None]
+    if len(lost) == len(told):
+        first = next((loss for loss in lost if loss.what), Loss("", "", 0))
         raise UpstreamError(
-            f"none of {len(rollouts)} rollouts could be scored: {why}",
-            code=getattr(told, "code", FaultCode.upstream_unreachable),
-            remedy=(told.remedy if told else "") or "see that the sampler's server answers",
+            f"none of {len(lost)} rollouts could be scored: {first.what or 'there is no record'}",
+            code=first.code or FaultCode.upstream_unreachable,
+            remedy=first.remedy or "see that the sampler's server answers",
         )
     return [each if each.completion else _silent(each, end) for each in rollouts]
 

@@ -40,7 +40,8 @@ class GrpoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unkno
             which turns are left out that are over `longest`, or whose calls cannot be read.
         group: rollouts of a problem.
         groups: problems of a step; each update is on the rollouts of one step, so group * groups
-            is batch size * accumulation (* processes).
+            is batch size * accumulation (* processes). With TRL's `num_iterations` several are on
+            them, and states are between two steps only.
         outcome_weight: lambda of A = turn_weight * A_turn + lambda * A_outcome.
         credit: what a turn answers for.
         profile: whose strict success is the outcome.
@@ -98,12 +99,37 @@ class GrpoSettings(StageSettings, frozen=True, omit_defaults=False, forbid_unkno
                 f"are no batch of {batch}",
                 remedy="group * groups = batch size * accumulation (* processes)",
             )
+        self._check_windows()
         if self.reward != "prefix" and self.problems:
             self.check_problems(self.problems)
         if self.max_tokens < 1:
             raise ConfigError("max_tokens must be at least 1: a turn has tokens")
         if self.reward == "on_policy" and not self.teacher.base_url:
             check_models([self.teacher.model])
+
+    @property
+    def updates(self) -> int:
+        """Updates on the rollouts of one step: TRL's `num_iterations`.
+
+        Raises:
+            ConfigError: it is no number of updates.
+        """
+        found = self.trl.extra.get("num_iterations", 1)
+        if type(found) is not int or found < 1:
+            raise ConfigError(f"num_iterations must be an integer from 1, not {found!r}")
+        return found
+
+    def _check_windows(self) -> None:
+        """A state holds no rollouts: from one amid their updates a run would make others."""
+        for name in ("save_steps", "max_steps"):
+            steps, every = getattr(self.trl, name), self.updates
+            if steps > 0 and steps % every:
+                raise ConfigError(
+                    f"{name} is {steps}, and {every} updates (num_iterations) are on the same "
+                    "rollouts: amid them a run can neither end nor go on, for no state holds them",
+                    remedy=f"say {name} = {steps - steps % every + every} in [stage.trl], or any "
+                    f"multiple of {every}",
+                )
 
     def play(self) -> Play:
         """How rollouts are made."""

@@ -3,7 +3,8 @@
 TRL generates by `rollout_func`, and its loss accepts (B, T) advantages from subclasses. This class
 supplies both and measures what the loss does not show: how far the policy is from its start, how
 far the sampler is from the trainer, and whether the policy still calls tools. Nothing is computed
-that the loss does not need: padding, results of tools, and tokens without an advantage.
+that the loss does not need: padding, results of tools, and tokens without an advantage, unless a
+field of TRL's that averages over all of them was set.
 """
 
 from __future__ import annotations
@@ -36,9 +37,7 @@ from palio.train.rl.order import EpochSampler
 from palio.train.rl.policy import Policy
 from palio.train.rl.rollouts import Roller, Rollout
 from palio.train.rl.sampler import sampling_mode
-
-_LOW_STEPS = 2
-"""Steps in a row with too few calls before a run is stopped; one step alone may be chance."""
+from palio.train.rl.watch import CallWatch
 
 
 class Scheme(NamedTuple):
@@ -54,7 +53,6 @@ class Scheme(NamedTuple):
         probe_every: steps from one such measurement to the next.
         watch: the run stops when two steps in a row make less than this share of the first one's
             calls; 0: never.
-        first_calls: calls a rollout of the first step; None: not known yet.
     """
 
     group: int
@@ -64,7 +62,6 @@ class Scheme(NamedTuple):
     seed: int
     probe: int
     watch: float
-    first_calls: float | None = None
     probe_every: int = 1
 
 
@@ -94,9 +91,6 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
     ) -> None:
         self.policy, self.roller, self.scheme = policy, roller, scheme
         self.rolled: list[Rollout] = []
-        self.stopped = ""
-        self._first_calls = scheme.first_calls
-        self._low_steps = 0
         self._wanted: Tensor | None = None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
@@ -110,10 +104,16 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
                 **more,
             )
         self.remove_callback(PrinterCallback)
+        self.add_callback(CallWatch(scheme.watch))
         self._start = start
         if self._start is not None:
             self._start.to(self.accelerator.device)
             add_fused_lm_head(self._start, temperature=self.temperature)
+
+    @property
+    def watch(self) -> CallWatch:
+        """The one that the run has: transformers may make it anew from a state."""
+        return next(c for c in self.callback_handler.callbacks if isinstance(c, CallWatch))
 
     def _get_train_sampler(self, dataset: Any = None) -> EpochSampler:
         """TRL's, in the same order after a kill."""
@@ -170,26 +170,13 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
         audits = audits_of(self.rolled)
         if audits:
             found |= audit_means(audits)
-            self._watch(found["calls/per_rollout"])
+            self.watch.note(found["calls/per_rollout"], self.state.global_step + 1)
         for name, value in found.items():
             self._metrics["train"][name].append(value)
 
-    def _watch(self, calls: float) -> None:
-        """Note it when the policy has stopped calling tools: its reward may not show it."""
-        if self._first_calls is None:
-            self._first_calls = calls
-        low = calls < self.scheme.watch * self._first_calls
-        self._low_steps = self._low_steps + 1 if low else 0
-        if self._low_steps >= _LOW_STEPS:
-            self.stopped = (
-                f"calls a rollout fell from {self._first_calls:.2f} to {calls:.2f} at step "
-                f"{self.state.global_step}"
-            )
-            self.control.should_training_stop = True
-
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
-        """TRL's loss over the tokens that have an advantage; the others add 0 to it."""
-        inputs = lean(inputs)
+        """TRL's loss over the tokens that count in it; the others add 0."""
+        inputs = lean(inputs, every=counts_all(self.args))
         with self._scoring((inputs["completion_mask"] * inputs["tool_mask"]).bool()):
             loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
         return loss
@@ -272,18 +259,33 @@ class StepGrpoTrainer(WholeStates, GRPOTrainer):
         return found
 
 
-def lean(inputs: dict[str, Any]) -> dict[str, Any]:
-    """A batch without columns of padding alone, and without tokens whose advantage is 0.
+def counts_all(args: GRPOConfig) -> bool:
+    """Whether a sampled token counts in the loss though its advantage is 0.
+
+    Dr. GRPO's own loss is a sum divided by a constant. But the entropy bonus is a mean over all
+    sampled tokens, the most uncertain tokens are a share of them, and the ratio and the distance to
+    the sampler of a whole rollout are means over its tokens.
+    """
+    return bool(
+        args.entropy_coef
+        or args.top_entropy_quantile < 1.0
+        or args.importance_sampling_level != "token"
+        or args.off_policy_mask_threshold is not None
+    )
+
+
+def lean(inputs: dict[str, Any], *, every: bool) -> dict[str, Any]:
+    """A batch without columns of padding alone, and without tokens that do not count in the loss.
 
     Their old log-probabilities go as well: such a token is scored 0, and exp(0 - old) would be
     infinite below -88, and times an advantage of 0 no number.
 
-    Such a token adds nothing to loss or gradient, and the loss is divided by a constant. Of a batch
-    without any other tokens the shortest row keeps its own, so that there is something to call
-    `backward` on.
+    Of a batch without any tokens that count the shortest row keeps those that were sampled, so that
+    there is something to call `backward` on.
 
     Args:
         inputs: TRL's; prompts padded on the left, completions on the right, (B, T) advantages.
+        every: all sampled tokens count, and not only those that have an advantage (`counts_all`).
     """
     left = int(inputs["prompt_mask"].sum(1).max())
     right = int(inputs["completion_mask"].sum(1).max())
@@ -294,14 +296,15 @@ def lean(inputs: dict[str, Any]) -> dict[str, Any]:
             out[name] = value[:, value.shape[1] - left :]
         elif isinstance(value, Tensor) and value.shape == full:
             out[name] = value[:, :right]
-    moved = out["tool_mask"] * (out["advantages"] != 0)
-    if not (moved * out["completion_mask"]).any():
-        sizes = out["tool_mask"].sum(1)
+    sampled = out["tool_mask"] * out["completion_mask"]  # TRL's mask of tools is 1 in padding
+    counted = sampled if every else sampled * (out["advantages"] != 0)
+    if not counted.any():
+        sizes = sampled.sum(1)
         shortest = int(sizes.masked_fill(sizes == 0, right + 1).argmin())
-        moved[shortest] = out["tool_mask"][shortest]
+        counted[shortest] = sampled[shortest]
     if "old_per_token_logps" in out:
-        out["old_per_token_logps"] = out["old_per_token_logps"].masked_fill(moved == 0, 0.0)
-    return {**out, "tool_mask": moved}
+        out["old_per_token_logps"] = out["old_per_token_logps"].masked_fill(counted == 0, 0.0)
+    return {**out, "tool_mask": counted}
 
 
 def _roll(prompts: Sequence[str], trainer: StepGrpoTrainer) -> dict[str, Any]:
