@@ -73,6 +73,8 @@ def test_interval_and_p_are_those_of_scipy(values):
 def test_one_seed_has_no_interval():
     assert t_interval([0.2]) == (0.2, None, None, None)
     assert t_interval([0.02, 0.02]) == (0.02, None, None, None), "chance, and no certainty"
+    assert t_interval([0.7 - 0.6, 0.8 - 0.7])[1:] == (None, None, None), "the same but for rounding"
+    assert t_interval([1e-17, 0.0, -2e-17])[3] == 1.0
     assert t_interval([0.0, 0.0]) == (0.0, 0.0, 0.0, 1.0), "one run under two names"
     assert t_interval([]) == (None, None, None, None)
     assert detectable([0.2]) is None

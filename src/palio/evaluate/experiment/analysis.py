@@ -61,6 +61,9 @@ class Effect(Record, frozen=True, omit_defaults=False):
 _STEPS = 2_000
 LEAST_SEEDS = 3
 """From which on a difference may be called higher, lower or none."""
+_ALIKE = 1e-9
+"""Below it numbers are taken for the same. Equal differences of rates are rarely equal as floats
+(0.7 - 0.6 is not 0.8 - 0.7); ones that differ do so by one problem of thousands at least."""
 
 
 class ArmSummary(Record, frozen=True, omit_defaults=False):
@@ -233,8 +236,8 @@ def t_interval(
     if len(values) < 2:
         return mean, None, None, None
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    if error == 0:
-        return (mean, mean, mean, 1.0) if mean == 0 else (mean, None, None, None)
+    if error < _ALIKE:
+        return (mean, mean, mean, 1.0) if abs(mean) < _ALIKE else (mean, None, None, None)
     half = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1)) * error
     p_value = 2 * float(stats.t.sf(abs(mean) / error, len(values) - 1))
     return mean, mean - half, mean + half, p_value
@@ -250,7 +253,7 @@ def detectable(differences: Sequence[float], power: float = POWER) -> float | No
     if n < 2:
         return None
     spread = float(np.std(differences, ddof=1))
-    if spread == 0:
+    if spread < _ALIKE:
         return 0.0
     critical = float(stats.t.ppf(0.975, n - 1))
     steps = (np.arange(_STEPS) + 0.5) / _STEPS
