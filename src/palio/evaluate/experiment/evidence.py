@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -20,12 +20,12 @@ from palio.evaluate.experiment.analysis import (
     apart,
     whole_seeds,
 )
-from palio.evaluate.experiment.config import LabConfig
+from palio.evaluate.experiment.given import LabRuns
 from palio.evaluate.experiment.pictures import effects_chart, headroom_chart, overview_chart
 from palio.evaluate.experiment.plan import Plan
 from palio.evaluate.experiment.prose import read_prose
-from palio.evaluate.experiment.runs import ArmRun, of_plan
-from palio.evaluate.experiment.sealed import Entry, Opening, openings
+from palio.evaluate.experiment.runs import ArmRun
+from palio.evaluate.experiment.sealed import Opening, openings
 from palio.evaluate.figure import p_value
 from palio.records import to_json
 from palio.world.artefacts import write_lines
@@ -33,24 +33,6 @@ from palio.world.artefacts import write_lines
 PAGE, FOLDER, RESULTS, OVERVIEW = "evidence.md", "evidence", "results.json", "overview"
 _COUNTS = defaultdict(lambda: "several", {2: "two", 3: "three"})
 _MINUS = "\N{MINUS SIGN}"
-
-
-class LabRuns(NamedTuple):
-    """A lab and what it made.
-
-    Attributes:
-        config: its configuration.
-        runs: finished ones; those of other plans or labs are left out.
-        log: of its sealed pool's openings.
-    """
-
-    config: LabConfig
-    runs: Sequence[ArmRun]
-    log: Sequence[Entry] = ()
-
-    def of(self, plan: Plan) -> list[ArmRun]:
-        """The runs of one plan."""
-        return of_plan(self.runs, plan.digest(), self.config.digest())
 
 
 def write_evidence(
