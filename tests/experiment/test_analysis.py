@@ -128,6 +128,14 @@ def test_differences_are_paired_by_seed_and_corrected_together():
     assert {effect.measure for effect in result.intents} == {"asr:shop"}
 
 
+def test_a_contrast_that_is_not_run_yet_is_of_the_family_already():
+    runs = [run(arm, seed, first(9 + seed * (arm == "a"))) for arm in "ab" for seed in range(3)]
+    for more in ([], [run("c", 0, first(8))]):
+        better, other = analyse(PLAN, [*runs, *more]).effects
+        assert better.p_holm == pytest.approx(2 * better.p_value)
+        assert (other.p_value, other.p_holm) == (None, None)
+
+
 def based(run_of: ArmRun, base: str) -> ArmRun:
     return msgspec.structs.replace(run_of, base=base)
 

@@ -212,12 +212,14 @@ def _within(a: ArmRun, b: ArmRun) -> McNemar | None:
 
 
 def _corrected(effects: Sequence[Effect]) -> tuple[Effect, ...]:
-    """Holm over the contrasts that have a p value."""
-    tested = [effect.p_value for effect in effects if effect.p_value is not None]
-    adjusted = iter(holm(tested))
+    """Holm over all contrasts of the plan; one without a p value yet counts as 1, and gets none.
+
+    Left out, it would make the others' correction smaller the less of the plan is run.
+    """
+    adjusted = holm([1.0 if effect.p_value is None else effect.p_value for effect in effects])
     return tuple(
-        effect if effect.p_value is None else msgspec.structs.replace(effect, p_holm=next(adjusted))
-        for effect in effects
+        effect if effect.p_value is None else msgspec.structs.replace(effect, p_holm=p_holm)
+        for effect, p_holm in zip(effects, adjusted, strict=True)
     )
 
 
