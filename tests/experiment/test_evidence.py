@@ -323,6 +323,11 @@ def test_a_plan_about_exposure_shows_both_rates_and_no_kinds(tmp_path):
     assert "- seed 1: exposed 80.0 % of 10, unexposed 10.0 % of 10; 1,234 training rows" in page
     assert "| shop |" not in page
     assert "- a: what it is" in page
+    none = [msgspec.structs.replace(each, groups={"exposed": (8, 10)}) for each in runs[:1]]
+    (result,) = write_evidence([leak], [LabRuns(LAB, [*none, *runs[1:]])], tmp_path, "")
+    page = (tmp_path / "evidence.md").read_text("utf-8")
+    assert [each.seed for each in result.effects[0].seeds] == [1]
+    assert "- seed 0, a: all problems of its examination are exposed, so there is no" in page
 
 
 def test_two_seeds_decide_nothing(tmp_path):

@@ -108,7 +108,11 @@ class PlanResult(Record, frozen=True, omit_defaults=False):
 
 
 def analyse(plan: Plan, runs: Sequence[ArmRun]) -> PlanResult:
-    """Everything that the plan asks of its runs; a partial set is analysed as far as it goes."""
+    """Everything that the plan asks of its runs; a partial set is analysed as far as it goes.
+
+    Runs that say nothing under the plan's measure (`measured`) are left out.
+    """
+    runs = [run for run in runs if measured(run, plan.measure)]
     by_arm = {arm.name: {r.seed: r for r in runs if r.arm == arm.name} for arm in plan.arms}
     effects = [_effect(plan, contrast, by_arm, plan.measure) for contrast in plan.contrasts]
     whole = whole_seeds(by_arm.values(), effects)
@@ -145,6 +149,16 @@ def whole_seeds(arms: Iterable[Iterable[int]], effects: Iterable[Effect]) -> set
 def apart(a: ArmRun, b: ArmRun) -> bool:
     """Whether two runs are known to start from different bases, so that they are no pair."""
     return bool(a.base and b.base) and a.base != b.base
+
+
+def measured(run: ArmRun, measure: str) -> bool:
+    """Whether a run has what the measure of a plan is computed from.
+
+    An examination may have no problem of the clusters that a seed exposes, or none of the others.
+    """
+    if measure == "exposed":
+        return {"exposed", "unexposed"} <= run.groups.keys()
+    return not measure.startswith("pass@") or measure.removeprefix("pass@") in run.pass_at
 
 
 def value_of(run: ArmRun, measure: str) -> float:
