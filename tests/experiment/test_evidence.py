@@ -330,6 +330,21 @@ def test_a_plan_about_exposure_shows_both_rates_and_no_kinds(tmp_path):
     assert "- seed 0, a: all problems of its examination are exposed, so there is no" in page
 
 
+def test_a_wording_that_no_problem_of_the_examination_has_is_told(tmp_path):
+    arms = (Arm(name="a", banks_out=("seen", "unseen")), *PLAN.arms[1:])
+    one = msgspec.structs.replace(PLAN, arms=arms)
+    runs = [
+        msgspec.structs.replace(
+            each, lab=LAB.digest(), plan_digest=one.digest(), groups={"bank:seen": (3, 4)}
+        )
+        for each in three_seeds()
+    ]
+    write_evidence([one], [LabRuns(LAB, runs)], tmp_path, "")
+    page = (tmp_path / "evidence.md").read_text("utf-8")
+    assert "- a on the unseen wording seen: 75.0, 75.0, 75.0" in page
+    assert "- a: no problem of the examination is worded in unseen" in page
+
+
 def test_two_seeds_decide_nothing(tmp_path):
     runs = [
         msgspec.structs.replace(run(arm, seed, first(good + seed)), lab=LAB.digest())

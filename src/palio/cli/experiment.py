@@ -70,6 +70,7 @@ def run(
     config = read_lab(lab, suite_seed)
     with Screen() as screen:
         place = Lab(config, out, screen, keys=Keys(teacher_key, sampler_key))
+        place.check(plans)
         place.prepare()
         tasks = place.shared_out(place.open_tasks(plans, seeds), *_part(part))
         tasks = tasks[:most] if most else tasks

@@ -367,8 +367,11 @@ def _groups(plan: Plan, runs: Sequence[ArmRun]) -> list[str]:
     lines = []
     for arm in plan.arms:
         for bank in arm.banks_out:
-            rates = [r.rate(f"bank:{bank}") for r in runs if r.arm == arm.name]
-            if rates:
+            mine = [r for r in runs if r.arm == arm.name]
+            rates = [r.rate(f"bank:{bank}") for r in mine if f"bank:{bank}" in r.groups]
+            if mine and not rates:
+                lines.append(f"- {arm.name}: no problem of the examination is worded in {bank}")
+            elif rates:
                 shown = ", ".join(f"{100 * rate:.1f}" for rate in rates)
                 lines.append(f"- {arm.name} on the unseen wording {bank}: {shown}")
     return lines
