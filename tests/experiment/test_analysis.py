@@ -73,6 +73,8 @@ def test_interval_and_p_are_those_of_scipy(values):
 def test_one_seed_has_no_interval():
     assert t_interval([0.2]) == (0.2, None, None, None)
     assert t_interval([0.02, 0.02]) == (0.02, None, None, None), "chance, and no certainty"
+    assert t_interval([0.7 - 0.6, 0.8 - 0.7])[1:] == (None, None, None), "the same but for rounding"
+    assert t_interval([1e-17, 0.0, -2e-17])[3] == 1.0
     assert t_interval([0.0, 0.0]) == (0.0, 0.0, 0.0, 1.0), "one run under two names"
     assert t_interval([]) == (None, None, None, None)
     assert detectable([0.2]) is None
@@ -124,6 +126,14 @@ def test_differences_are_paired_by_seed_and_corrected_together():
     assert other.p_holm == pytest.approx(max(2 * better.p_value, other.p_value))
     assert [(s.test.only_a, s.test.only_b) for s in better.seeds] == [(5, 0), (5, 0), (4, 0)]
     assert {effect.measure for effect in result.intents} == {"asr:shop"}
+
+
+def test_a_contrast_that_is_not_run_yet_is_of_the_family_already():
+    runs = [run(arm, seed, first(9 + seed * (arm == "a"))) for arm in "ab" for seed in range(3)]
+    for more in ([], [run("c", 0, first(8))]):
+        better, other = analyse(PLAN, [*runs, *more]).effects
+        assert better.p_holm == pytest.approx(2 * better.p_value)
+        assert (other.p_value, other.p_holm) == (None, None)
 
 
 def based(run_of: ArmRun, base: str) -> ArmRun:

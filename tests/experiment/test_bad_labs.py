@@ -7,10 +7,12 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
+from palio.cli.experiment import app
 from palio.evaluate.experiment.config import LabConfig, checked, read_lab
 from palio.evaluate.experiment.lab import Lab
-from palio.evaluate.experiment.plan import Arm, load_plan
+from palio.evaluate.experiment.plan import Arm, load_plan, plan_names
 from palio.evaluate.experiment.runs import append_run, read_runs
 from palio.evaluate.experiment.student import School, Student, further
 from palio.evaluate.experiment.task import Task
@@ -142,6 +144,39 @@ def test_an_agent_that_there_is_not_is_told_before_the_worlds_are_made(tmp_path)
         read_lab(path)
     assert error.value.where == str(path)
     assert checked(LabConfig()) == LabConfig()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"agents": ("careful", "hastie")}, "the lab has no agent 'hastie'"),
+        ({"banks_out": ("compact-lst",)}, "the lab has no wording 'compact-lst'"),
+        ({"banks_out": ("compact-letter",)}, "the lab has no wording 'compact-letter'"),
+    ],
+)
+def test_an_arm_of_what_the_lab_has_not_is_told_before_anything_is_made(tmp_path, wrong, told):
+    lab = Lab(CONFIG, tmp_path / "lab", Quiet())
+    lab.check([load_plan(name) for name in plan_names()])
+    with pytest.raises(ConfigError, match=told) as found:
+        lab.check([plan(Arm(name="good")), plan(Arm(name="a", **wrong))])
+    assert found.value.where == "plan p, arm a"
+    assert "hasty" in found.value.remedy or "compact-list" in found.value.remedy
+    text = 'name = "p"\nquestion = "?"\nhypothesis = "h"\nprimary = "p"\nanalysis = "a"\n'
+    text += '[[arm]]\nname = "a"\n'
+    text += "".join(f"{key} = {list(value)}\n" for key, value in wrong.items())
+    (tmp_path / "p.toml").write_text(text)
+    line = ["run", "--plan", str(tmp_path / "p.toml"), "--out", str(tmp_path / "lab")]
+    with pytest.raises(ConfigError, match=told):
+        CliRunner().invoke(app, line, catch_exceptions=False)
+    assert not (tmp_path / "lab").exists()
+
+
+def test_an_arm_without_a_row_is_told_before_its_base_is_made(tmp_path):
+    alone = plan(Arm(name="a"), support="own")
+    with pytest.raises(InputError, match="no row of the firehose passes this arm") as found:
+        student(tmp_path, "a", alone).teach()
+    assert (found.value.where, bool(found.value.remedy)) == ("plan p, arm a", True)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "", ".hidden"])

@@ -40,7 +40,7 @@ def teach(tmp_path, monkeypatch):
     kind = SimpleNamespace(ground=False, run=run, asks=lambda *_: None)
     monkeypatch.setattr(module, "kind_named", lambda _: kind)
     monkeypatch.setattr(module, "base_rows", lambda *_: [])
-    monkeypatch.setattr(module, "draw", lambda *_: [])
+    monkeypatch.setattr(module, "draw", lambda *_: ["a row"])
     monkeypatch.setattr(module, "examples_of", lambda *_: [Example((1, 2), (0,))])
     return lambda arm: student(tmp_path, arm, ARMS).teach().facts()
 

@@ -98,11 +98,41 @@ def test_stages_that_go_on_mix_rows_of_the_same_problems_in(support):
     assert len(rows) == (60 if support == "own" else 40)
 
 
+def test_a_plan_in_which_no_arm_is_fine_tuned_draws_for_its_stages():
+    kto = ({"kind": "kto"},)
+    base, every, gated = (
+        Arm(name="base", sft=False),
+        Arm(name="every", sft=False, stages=kto),
+        Arm(name="gated", sft=False, stages=kto, gates=ALL),
+    )
+    rows = draw(plan(base, every, gated), gated, FIREHOSE, salt_of(0))
+    assert len(rows) == len(draw(plan(base, every, gated), every, FIREHOSE, salt_of(0))) == 60
+    assert len(draw(plan(base, every), every, FIREHOSE, salt_of(0))) == 80
+    assert draw(plan(base), base, FIREHOSE, salt_of(0)) == []
+
+
+def everyones_rows():
+    """Every bundled agent on 100 problems of both pools, and a salvaged row of each."""
+    agents = ("careful", "terse", "sloppy", "hasty", "narrator", "classifier")
+    for pool, letter in (("train", "p"), ("heldout", "h")):
+        for n in range(100):
+            for agent in agents:
+                yield row(f"{letter}{n:03}", agent, pool=pool)
+            yield row(f"{letter}{n:03}", "narrator+salvaged", pool=pool, salvaged=True)
+
+
 def test_no_arm_ever_sees_the_held_out_pool_unless_it_is_exposed():
-    for name in plan_names():
-        for arm in load_plan(name).arms:
-            drawn = eligible(arm, FIREHOSE, salt_of(1))
-            assert all(each.startswith("p") for each in drawn)
+    firehose = list(everyones_rows())
+    exposing = set()
+    for one in map(load_plan, plan_names()):
+        for arm in one.arms:
+            if not (arm.sft or arm.stages):
+                continue
+            pools = {each.problem_id[0] for each in draw(one, arm, firehose, salt_of(1))}
+            assert ("h" in pools) == bool(arm.exposed), (one.name, arm.name)
+            assert "p" in pools or arm.share < 0.05, "a hundredth may be none"
+            exposing |= {one.name} if arm.exposed else set()
+    assert exposing == {"leak"}
 
 
 def test_shares_are_nested():
@@ -159,7 +189,14 @@ def test_every_bundled_plan_says_what_it_asks_before_it_is_run():
         ({"arms": ()}, "arms need names"),
         ({"contrasts": (Contrast(arm="a", against="z"),)}, "has no arm 'z'"),
         ({"contrasts": (Contrast(arm="a", against="a"),)}, "compared with itself"),
+        ({"contrasts": (Contrast(arm="a", against="b"),) * 2}, "stands there twice"),
         ({"measure": "pass@1"}, "needs samples"),
+        ({"samples": -1, "sampled": 5}, "samples and sampled from 0"),
+        ({"measure": "exposed"}, r"needs `exposed` in \(0, 1\) in every arm"),
+        (
+            {"measure": "exposed", "contrasts": (Contrast(arm="a", against="b"),)},
+            "a is compared with b, and exposed is a difference within each run",
+        ),
         ({"arms": (Arm(name="a", start="b"), Arm(name="b"))}, "must come before"),
         ({"arms": (Arm(name="a", share=0.0),)}, "share"),
         ({"arms": (Arm(name="a"), Arm(name="b", start="a", sft=False))}, "it trains nothing"),

@@ -7,7 +7,8 @@ import pytest
 
 from palio.evaluate.experiment.analysis import analyse
 from palio.evaluate.experiment.config import LabConfig, read_lab
-from palio.evaluate.experiment.evidence import LabRuns, chosen, points, verdict, write_evidence
+from palio.evaluate.experiment.evidence import chosen, points, verdict, write_evidence
+from palio.evaluate.experiment.given import LabRuns
 from palio.evaluate.experiment.plan import Arm, Contrast, load_plan, plan_names
 from palio.evaluate.experiment.runs import read_runs
 from palio.records import ConfigError, from_json
@@ -113,13 +114,17 @@ def test_a_null_result_is_a_result():
 
 
 def test_seeds_without_any_spread_are_no_certainty():
+    """One problem more of 20 in each seed: as floats these differences are not the same."""
     alike = [
-        run(arm, seed, first(12 if arm == "a" else 10, 200)) for arm in "abc" for seed in (0, 1)
+        run(arm, seed, first(good + (arm == "a")))
+        for arm in "abc"
+        for seed, good in enumerate((3, 7, 12))
     ]
-    effects = analyse(PLAN, alike).effects
-    assert {verdict(effect, 0.03) for effect in effects if effect.mean} == {
-        "all seeds alike: no interval"
-    }
+    better, same = analyse(PLAN, alike).effects
+    assert len({each.difference for each in better.seeds}) > 1
+    assert verdict(better, 0.03) == "all seeds alike: no interval"
+    assert (better.p_value, better.detectable) == (None, 0.0)
+    assert (same.mean, same.p_value) == (0.0, 1.0)
 
 
 def test_points_carry_their_sign():
@@ -318,6 +323,26 @@ def test_a_plan_about_exposure_shows_both_rates_and_no_kinds(tmp_path):
     assert "- seed 1: exposed 80.0 % of 10, unexposed 10.0 % of 10; 1,234 training rows" in page
     assert "| shop |" not in page
     assert "- a: what it is" in page
+    none = [msgspec.structs.replace(each, groups={"exposed": (8, 10)}) for each in runs[:1]]
+    (result,) = write_evidence([leak], [LabRuns(LAB, [*none, *runs[1:]])], tmp_path, "")
+    page = (tmp_path / "evidence.md").read_text("utf-8")
+    assert [each.seed for each in result.effects[0].seeds] == [1]
+    assert "- seed 0, a: all problems of its examination are exposed, so there is no" in page
+
+
+def test_a_wording_that_no_problem_of_the_examination_has_is_told(tmp_path):
+    arms = (Arm(name="a", banks_out=("seen", "unseen")), *PLAN.arms[1:])
+    one = msgspec.structs.replace(PLAN, arms=arms)
+    runs = [
+        msgspec.structs.replace(
+            each, lab=LAB.digest(), plan_digest=one.digest(), groups={"bank:seen": (3, 4)}
+        )
+        for each in three_seeds()
+    ]
+    write_evidence([one], [LabRuns(LAB, runs)], tmp_path, "")
+    page = (tmp_path / "evidence.md").read_text("utf-8")
+    assert "- a on the unseen wording seen: 75.0, 75.0, 75.0" in page
+    assert "- a: no problem of the examination is worded in unseen" in page
 
 
 def test_two_seeds_decide_nothing(tmp_path):

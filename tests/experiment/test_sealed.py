@@ -16,7 +16,8 @@ from palio.cli.eval import app as evaluating
 from palio.cli.experiment import app
 from palio.cli.race import app as racing
 from palio.evaluate.experiment.config import LabConfig
-from palio.evaluate.experiment.evidence import LabRuns, write_evidence
+from palio.evaluate.experiment.evidence import write_evidence
+from palio.evaluate.experiment.given import LabRuns
 from palio.evaluate.experiment.sealed import LOG, Entry, open_sealed, openings, read_log
 from palio.evaluate.mainjob.stages import Stages
 from palio.evaluate.mainjob.worlds import make_worlds, open_ground

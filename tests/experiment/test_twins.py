@@ -33,6 +33,29 @@ def test_the_same_rows_under_another_name_are_found():
     assert found(SAME, [made("raw", rows=80), made()]) == made()
 
 
+def test_as_many_rows_of_another_agent_are_another_run():
+    """Problems p000 to p039 have a row of careful and one of narrator."""
+    few = [row for row in FIREHOSE if row.problem_id < "p040"]
+    here, there = (Arm(name=name, agents=(name,)) for name in ("careful", "narrator"))
+    one, other = plan(there), msgspec.structs.replace(OTHER, arms=(here,))
+    plans = {each.digest(): each for each in (one, other)}
+    run_of = msgspec.structs.replace(made("narrator", rows=40), plan_digest=one.digest())
+    of_careful = msgspec.structs.replace(
+        one, arms=(msgspec.structs.replace(there, agents=("careful",)),)
+    )
+    assert twin_of(other, here, 0, runs=[run_of], plans=plans, firehose=few) is None
+    plans[of_careful.digest()] = of_careful
+    run_of = msgspec.structs.replace(run_of, plan_digest=of_careful.digest())
+    assert twin_of(other, here, 0, runs=[run_of], plans=plans, firehose=few) == run_of
+
+
+def test_a_run_with_holes_is_nobody_s_twin_and_of_two_the_last_is():
+    broken = msgspec.structs.replace(made(), unscored=3, n={"overall": 17, "shop": 17})
+    assert found(SAME, [broken]) is None
+    later = msgspec.structs.replace(made(), checkpoint="later")
+    assert found(SAME, [broken, made(), later]) == later
+
+
 @pytest.mark.parametrize(
     "change",
     [

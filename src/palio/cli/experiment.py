@@ -13,7 +13,7 @@ from palio.cli.keys import SAMPLER_KEY, TEACHER_KEY
 from palio.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from palio.evaluate.experiment.evidence import LabRuns
+    from palio.evaluate.experiment.given import LabRuns
     from palio.evaluate.experiment.plan import Plan
     from palio.evaluate.experiment.sealed import Entry
 
@@ -70,6 +70,7 @@ def run(
     config = read_lab(lab, suite_seed)
     with Screen() as screen:
         place = Lab(config, out, screen, keys=Keys(teacher_key, sampler_key))
+        place.check(plans)
         place.prepare()
         tasks = place.shared_out(place.open_tasks(plans, seeds), *_part(part))
         tasks = tasks[:most] if most else tasks
@@ -128,7 +129,10 @@ def report(
     plan: list[str] = PLANS,
     suite_seed: int | None = SUITE_SEED,
     lab: list[Path] = typer.Option(
-        [], "--lab", help="TOML with settings of the lab that differ; several labs, several times."
+        [],
+        "--lab",
+        help="TOML with settings of the lab that differ; several labs, several times. A lab's "
+        "folder has its own.",
     ),
     runs: list[Path] = typer.Option(
         [], "--runs", help="Lab folder, or a file of runs, of each --lab; else runs/experiment."
@@ -143,11 +147,15 @@ def report(
 ) -> None:
     """Analyse the runs that there are as their plans say, and write page and pictures."""
     from palio.evaluate.experiment.evidence import PAGE, write_evidence
+    from palio.evaluate.experiment.given import check_given
     from palio.records import to_json
 
     out = out or _beside(runs)
     text = intro.read_text("utf-8") if intro else ""
-    results = write_evidence(_plans(plan), _labs(lab, runs, suite_seed), out, text)
+    plans, labs = _plans(plan), _labs(lab, runs, suite_seed)
+    for line in check_given(labs, runs or [RUNS], plans, every=not plan):
+        typer.secho(line, fg="yellow", err=True)
+    results = write_evidence(plans, labs, out, text)
     if as_json:
         typer.echo(to_json(results).decode())
         return
@@ -173,8 +181,7 @@ def _beside(runs: list[Path]) -> Path:
 
 def _labs(labs: list[Path], runs: list[Path], suite_seed: int | None) -> list[LabRuns]:
     """Each lab with its runs."""
-    from palio.evaluate.experiment.config import read_lab
-    from palio.evaluate.experiment.evidence import LabRuns
+    from palio.evaluate.experiment.given import LabRuns, lab_of
     from palio.evaluate.experiment.runs import read_runs
     from palio.evaluate.experiment.sealed import read_log
     from palio.records import ConfigError, InputError
@@ -194,7 +201,7 @@ def _labs(labs: list[Path], runs: list[Path], suite_seed: int | None) -> list[La
                 remedy="name a lab's folder or a file of runs with --runs",
             )
     return [
-        LabRuns(read_lab(config, suite_seed), read_runs(place), read_log(_folder(place)))
+        LabRuns(lab_of(place, config, suite_seed), read_runs(place), read_log(_folder(place)))
         for config, place in zip(configs, places, strict=True)
     ]
 

@@ -61,6 +61,9 @@ class Effect(Record, frozen=True, omit_defaults=False):
 _STEPS = 2_000
 LEAST_SEEDS = 3
 """From which on a difference may be called higher, lower or none."""
+_ALIKE = 1e-9
+"""Below it numbers are taken for the same. Equal differences of rates are rarely equal as floats
+(0.7 - 0.6 is not 0.8 - 0.7); ones that differ do so by one problem of thousands at least."""
 
 
 class ArmSummary(Record, frozen=True, omit_defaults=False):
@@ -105,7 +108,11 @@ class PlanResult(Record, frozen=True, omit_defaults=False):
 
 
 def analyse(plan: Plan, runs: Sequence[ArmRun]) -> PlanResult:
-    """Everything that the plan asks of its runs; a partial set is analysed as far as it goes."""
+    """Everything that the plan asks of its runs; a partial set is analysed as far as it goes.
+
+    Runs that say nothing under the plan's measure (`measured`) are left out.
+    """
+    runs = [run for run in runs if measured(run, plan.measure)]
     by_arm = {arm.name: {r.seed: r for r in runs if r.arm == arm.name} for arm in plan.arms}
     effects = [_effect(plan, contrast, by_arm, plan.measure) for contrast in plan.contrasts]
     whole = whole_seeds(by_arm.values(), effects)
@@ -142,6 +149,16 @@ def whole_seeds(arms: Iterable[Iterable[int]], effects: Iterable[Effect]) -> set
 def apart(a: ArmRun, b: ArmRun) -> bool:
     """Whether two runs are known to start from different bases, so that they are no pair."""
     return bool(a.base and b.base) and a.base != b.base
+
+
+def measured(run: ArmRun, measure: str) -> bool:
+    """Whether a run has what the measure of a plan is computed from.
+
+    An examination may have no problem of the clusters that a seed exposes, or none of the others.
+    """
+    if measure == "exposed":
+        return {"exposed", "unexposed"} <= run.groups.keys()
+    return not measure.startswith("pass@") or measure.removeprefix("pass@") in run.pass_at
 
 
 def value_of(run: ArmRun, measure: str) -> float:
@@ -209,12 +226,14 @@ def _within(a: ArmRun, b: ArmRun) -> McNemar | None:
 
 
 def _corrected(effects: Sequence[Effect]) -> tuple[Effect, ...]:
-    """Holm over the contrasts that have a p value."""
-    tested = [effect.p_value for effect in effects if effect.p_value is not None]
-    adjusted = iter(holm(tested))
+    """Holm over all contrasts of the plan; one without a p value yet counts as 1, and gets none.
+
+    Left out, it would make the others' correction smaller the less of the plan is run.
+    """
+    adjusted = holm([1.0 if effect.p_value is None else effect.p_value for effect in effects])
     return tuple(
-        effect if effect.p_value is None else msgspec.structs.replace(effect, p_holm=next(adjusted))
-        for effect in effects
+        effect if effect.p_value is None else msgspec.structs.replace(effect, p_holm=p_holm)
+        for effect, p_holm in zip(effects, adjusted, strict=True)
     )
 
 
@@ -233,8 +252,8 @@ def t_interval(
     if len(values) < 2:
         return mean, None, None, None
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    if error == 0:
-        return (mean, mean, mean, 1.0) if mean == 0 else (mean, None, None, None)
+    if error < _ALIKE:
+        return (mean, mean, mean, 1.0) if abs(mean) < _ALIKE else (mean, None, None, None)
     half = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1)) * error
     p_value = 2 * float(stats.t.sf(abs(mean) / error, len(values) - 1))
     return mean, mean - half, mean + half, p_value
@@ -250,7 +269,7 @@ def detectable(differences: Sequence[float], power: float = POWER) -> float | No
     if n < 2:
         return None
     spread = float(np.std(differences, ddof=1))
-    if spread == 0:
+    if spread < _ALIKE:
         return 0.0
     critical = float(stats.t.ppf(0.975, n - 1))
     steps = (np.arange(_STEPS) + 0.5) / _STEPS

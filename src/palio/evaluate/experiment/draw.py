@@ -66,7 +66,7 @@ def problems_of(plan: Plan, candidates: dict[str, Candidates]) -> dict[str, tupl
     Raises:
         InputError: the arms have no problem in common.
     """
-    if plan.support == "own":
+    if plan.support == "own" or not candidates:
         return {name: tuple(each) for name, each in candidates.items()}
     shared = set.intersection(*(set(each) for each in candidates.values()))
     if not shared:
@@ -86,7 +86,8 @@ def draw(plan: Plan, arm: Arm, rows: Sequence[FirehoseRow], salt: str) -> list[C
         rows: the firehose.
         salt: of the seed.
     """
-    trained = [each for each in plan.arms if each.sft]
+    # where no arm is fine-tuned, the stages that mix rows in decide what the plan trains on
+    trained = [one for one in plan.arms if one.sft] or [one for one in plan.arms if one.stages]
     candidates = {each.name: eligible(each, rows, salt) for each in trained}
     chosen = problems_of(plan, candidates)
     own = candidates[arm.name] if arm.sft else eligible(arm, rows, salt)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -20,12 +20,12 @@ from palio.evaluate.experiment.analysis import (
     apart,
     whole_seeds,
 )
-from palio.evaluate.experiment.config import LabConfig
+from palio.evaluate.experiment.given import LabRuns
 from palio.evaluate.experiment.pictures import effects_chart, headroom_chart, overview_chart
 from palio.evaluate.experiment.plan import Plan
 from palio.evaluate.experiment.prose import read_prose
-from palio.evaluate.experiment.runs import ArmRun, of_plan
-from palio.evaluate.experiment.sealed import Entry, Opening, openings
+from palio.evaluate.experiment.runs import ArmRun
+from palio.evaluate.experiment.sealed import Opening, openings
 from palio.evaluate.figure import p_value
 from palio.records import to_json
 from palio.world.artefacts import write_lines
@@ -33,24 +33,6 @@ from palio.world.artefacts import write_lines
 PAGE, FOLDER, RESULTS, OVERVIEW = "evidence.md", "evidence", "results.json", "overview"
 _COUNTS = defaultdict(lambda: "several", {2: "two", 3: "three"})
 _MINUS = "\N{MINUS SIGN}"
-
-
-class LabRuns(NamedTuple):
-    """A lab and what it made.
-
-    Attributes:
-        config: its configuration.
-        runs: finished ones; those of other plans or labs are left out.
-        log: of its sealed pool's openings.
-    """
-
-    config: LabConfig
-    runs: Sequence[ArmRun]
-    log: Sequence[Entry] = ()
-
-    def of(self, plan: Plan) -> list[ArmRun]:
-        """The runs of one plan."""
-        return of_plan(self.runs, plan.digest(), self.config.digest())
 
 
 def write_evidence(
@@ -349,7 +331,13 @@ def _exposed(runs: Sequence[ArmRun]) -> list[str]:
     """Both rates that a plan about exposure takes the difference of, with their n."""
     lines = []
     for run in runs:
-        if "exposed" in run.groups:
+        found = {"exposed", "unexposed"} & run.groups.keys()
+        if len(found) == 1:
+            lines.append(
+                f"- seed {run.seed}, {run.arm}: all problems of its examination are "
+                f"{found.pop()}, so there is no difference"
+            )
+        elif found:
             told = (
                 f"{name} {100 * run.rate(name):.1f} % of {run.groups[name][1]:,}"
                 for name in ("exposed", "unexposed")
@@ -379,8 +367,11 @@ def _groups(plan: Plan, runs: Sequence[ArmRun]) -> list[str]:
     lines = []
     for arm in plan.arms:
         for bank in arm.banks_out:
-            rates = [r.rate(f"bank:{bank}") for r in runs if r.arm == arm.name]
-            if rates:
+            mine = [r for r in runs if r.arm == arm.name]
+            rates = [r.rate(f"bank:{bank}") for r in mine if f"bank:{bank}" in r.groups]
+            if mine and not rates:
+                lines.append(f"- {arm.name}: no problem of the examination is worded in {bank}")
+            elif rates:
                 shown = ", ".join(f"{100 * rate:.1f}" for rate in rates)
                 lines.append(f"- {arm.name} on the unseen wording {bank}: {shown}")
     return lines

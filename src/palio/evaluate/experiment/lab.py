@@ -36,13 +36,14 @@ from palio.evaluate.experiment.twins import adopted, twin_of
 from palio.evaluate.mainjob.stages import Reporter, Stages
 from palio.evaluate.mainjob.worlds import Ground, make_worlds, open_ground
 from palio.judging import default_encoder
-from palio.records import PalioError, digest
+from palio.records import ConfigError, PalioError, digest
 from palio.rollout.cluster import ExecutorName
 from palio.rollout.journal import lock_folder
 from palio.train.ground import Ground as TrainingGround
 from palio.train.ground import Worlds
 from palio.train.memory import give_back
 from palio.train.stage import NO_KEYS, Keys
+from palio.world.synthesis.wording import chosen_banks
 
 Note = Callable[[str], None]
 """Told in a few words what is going on."""
@@ -161,6 +162,28 @@ class Lab:
         if pool not in self._exams:
             self._exams[pool] = Exam.of(self.config, self.ground, self.worlds, pool)
         return self._exams[pool]
+
+    def check(self, plans: Sequence[Plan]) -> None:
+        """Raise ConfigError where an arm names an agent or a wording that the lab has none of.
+
+        Before anything is made: rows that a wrong name leaves out, or does not, are missed after
+        hours only.
+        """
+        wordings = [bank.id for bank in chosen_banks("compact", self.config.banks)]
+        for plan in plans:
+            for arm in plan.arms:
+                for what, named, held, remedy in (
+                    ("agent", arm.agents, self.config.agents, "add it to the lab's `agents`, or "),
+                    ("wording", arm.banks_out, wordings, ""),
+                ):
+                    unknown = sorted(set(named) - set(held))
+                    if unknown:
+                        raise ConfigError(
+                            f"the lab has no {what} {unknown[0]!r}",
+                            where=f"plan {plan.name}, arm {arm.name}",
+                            remedy=f"{remedy}name one of {', '.join(held)}, or leave the plan out: "
+                            "--plan names those to run",
+                        )
 
     def open_tasks(self, plans: Sequence[Plan], seeds: int) -> list[Task]:
         """Runs that are not made yet: seed by seed, so that a stopped lab has whole seeds."""

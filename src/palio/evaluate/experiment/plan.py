@@ -164,9 +164,32 @@ def checked(plan: Plan) -> Plan:
             raise ConfigError(f"plan {plan.name}: {contrast.arm} is compared with itself")
     if plan.measure == "pass@1" and not (plan.samples and plan.sampled):
         raise ConfigError(f"plan {plan.name}: pass@1 needs samples and sampled")
+    if len(set(plan.contrasts)) < len(plan.contrasts):
+        raise ConfigError(f"plan {plan.name}: the same contrast stands there twice")
+    if plan.measure == "exposed":
+        _check_exposure(plan)
+    if plan.samples < 0 or plan.sampled < 0:
+        raise ConfigError(f"plan {plan.name}: samples and sampled from 0")
     if plan.seeds < 1 or not 0 < plan.smallest < 1:
         raise ConfigError(f"plan {plan.name}: seeds from 1, smallest in (0, 1)")
     return plan
+
+
+def _check_exposure(plan: Plan) -> None:
+    """The difference is within a run, so each arm needs problems on both sides of it."""
+    for contrast in plan.contrasts:
+        if contrast.arm != contrast.against:
+            raise ConfigError(
+                f"plan {plan.name}: {contrast.arm} is compared with {contrast.against}, and "
+                "exposed is a difference within each run",
+                remedy="name the same arm on both sides of the contrast",
+            )
+    for arm in plan.arms:
+        if not 0 < arm.exposed < 1:
+            raise ConfigError(
+                "a plan whose measure is exposed needs `exposed` in (0, 1) in every arm",
+                where=f"plan {plan.name}, arm {arm.name}",
+            )
 
 
 def _check_arm(plan: Plan, arm: Arm, earlier: list[str]) -> None:

@@ -146,11 +146,16 @@ def read_runs(path: Path) -> list[ArmRun]:
 
 
 def of_plan(runs: Iterable[ArmRun], plan_digest: str, lab: str) -> list[ArmRun]:
-    """The runs of one plan in one lab; of a run that was made twice, the last.
+    """The runs of one plan in one lab that count (`counted`), by arm and seed."""
+    mine = (r for r in runs if (r.plan_digest, r.lab) == (plan_digest, lab))
+    return sorted(counted(mine), key=lambda r: (r.arm, r.seed))
+
+
+def counted(runs: Iterable[ArmRun]) -> list[ArmRun]:
+    """The runs that count: whole ones, and of a run that was made twice, the last.
 
     One with unscored problems is none: its rate is of other problems than those of its pair, and a
     test of pairs would count what infrastructure broke as failures.
     """
-    mine = (r for r in runs if (r.plan_digest, r.lab) == (plan_digest, lab))
-    found = {(r.arm, r.seed): r for r in mine if not r.unscored}
-    return [found[key] for key in sorted(found)]
+    found = {(r.lab, r.plan_digest, r.arm, r.seed): r for r in runs if not r.unscored}
+    return list(found.values())

@@ -47,7 +47,7 @@ from palio.train.serving import open_checkpoint
 from palio.world.appended import mend_end, whole_lines
 from palio.world.artefacts import file_digest, naming
 
-LOG = "sealed.jsonl"
+LOG, CONFIG = "sealed.jsonl", "config.json"
 
 
 class Rate(Record, frozen=True, omit_defaults=False):
@@ -211,7 +211,7 @@ def read_config(out: Path) -> LabConfig:
     Raises:
         InputError: there is no lab, or its worlds are not made yet.
     """
-    path = out / "config.json"
+    path = out / CONFIG
     if not path.is_file() or not (out / "world" / "pools.json").is_file():
         raise InputError(
             "no lab here", where=str(out), remedy="`palio experiment run --out` makes one"

@@ -116,7 +116,8 @@ class Student:
         """All stages of the arm.
 
         Raises:
-            InputError: the arm that this one starts from was not run to its end.
+            InputError: the arm that this one starts from was not run to its end, or there is no row
+                to fine-tune on.
             ConfigError: a stage of the plan cannot be read, or has settings that nothing here can
                 be used with (`train.ready`).
             MissingDependencyError: a stage needs what is not installed.
@@ -126,8 +127,8 @@ class Student:
             UpstreamError: a server that a stage asks cannot be reached.
         """
         entries = self._entries()  # what cannot be done is told before hours of work
-        taught = Taught(self._start())
         rows = self._rows() if self.arm.sft or self.arm.stages else []  # else it is the base itself
+        taught = Taught(self._start())
         taught.rows = len(rows)
         if self.arm.sft:
             self._fine_tune(taught, rows)
@@ -150,7 +151,14 @@ class Student:
         return entries
 
     def _rows(self) -> list[CorpusRow]:
-        return draw(self.plan, self.arm, self.school.firehose, salt_of(self.seed))
+        rows = draw(self.plan, self.arm, self.school.firehose, salt_of(self.seed))
+        if self.arm.sft and not rows:
+            raise InputError(
+                "no row of the firehose passes this arm",
+                where=_named(self.plan, self.arm),
+                remedy="ask less of it (gates, agents, share, banks_out), or make a larger lab",
+            )
+        return rows
 
     def _start(self) -> Path:
         """The checkpoint that the arm starts from."""

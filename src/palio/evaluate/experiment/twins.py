@@ -17,7 +17,7 @@ import msgspec
 from palio.evaluate.experiment.draw import draw, salt_of
 from palio.evaluate.experiment.firehose import FirehoseRow
 from palio.evaluate.experiment.plan import Arm, Plan
-from palio.evaluate.experiment.runs import ArmRun
+from palio.evaluate.experiment.runs import ArmRun, counted
 from palio.evaluate.experiment.student import DONE
 from palio.records import to_json
 
@@ -38,13 +38,14 @@ def twin_of(
         plan: of the run that is due.
         arm: its arm.
         seed: its seed.
-        runs: finished ones of the same lab.
+        runs: finished ones of the same lab; those that do not count are passed over, for the plan
+            would still lack the run.
         plans: digest -> plan, those that runs may be of; others are passed over.
         firehose: every row.
         base: digest of the weights that arms without a `start` start from; "": not made yet. A run
             that is known to have another base is no twin.
     """
-    known = list(runs)
+    known = counted(runs)
     origin = _origin(plan, arm, seed, known)
     if origin is None:
         return None
