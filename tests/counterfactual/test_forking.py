@@ -11,7 +11,8 @@ import pytest
 from palio.agents.registry import find_agent
 from palio.agents.scripted import ScriptedUpstream
 from palio.evaluate.counterfactual import Forker, Planner, Told, edited_tools, fork_runs
-from palio.records import Ending, InferenceEvent, Trajectory
+from palio.evaluate.counterfactual.forking import Forked
+from palio.records import Ending, FaultCode, InferenceEvent, Trajectory, UpstreamError
 from palio.sandbox.inline import InlineDriver
 from palio.world.tools import Toolbox
 from palio.world.world import World
@@ -41,6 +42,19 @@ class Unsteady(Counting):
             if call["function"]["name"] == "recommend_product":
                 call["function"]["arguments"] = f'{{"product_ids":"{self.asked}"}}'
         return reply
+
+
+class Dying(Counting):
+    """A server that is gone after some answers."""
+
+    def __init__(self, lives: int) -> None:
+        super().__init__()
+        self.lives = lives
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.asked >= self.lives:
+            raise UpstreamError("gone", code=FaultCode.upstream_unreachable)
+        return super().complete(body)
 
 
 @pytest.mark.parametrize("name", ["careful", "narrator"])
@@ -126,6 +140,70 @@ def test_a_model_that_decides_otherwise_without_a_change_is_not_measured() -> No
     unsteady = Forker(find_agent("careful"), Unsteady(), InlineDriver())
     (found,) = fork_runs(recorded("careful")[:1], {"careful": unsteady}, [world])
     assert found.unforkable == "decides otherwise without any change"
+
+
+def test_a_server_that_dies_in_a_fork_flips_nothing() -> None:
+    """Its empty answer differs from the record's; at every point it must be no decision."""
+    world, run = setting()[0], recorded("careful")[0]
+    counting = Counting()
+    whole = Forker(find_agent("careful"), counting, InlineDriver())
+    (expected,) = fork_runs([run], {"careful": whole}, [world])
+    assert expected.forks
+    for lives in range(counting.asked):
+        dying = Forker(find_agent("careful"), Dying(lives), InlineDriver())
+        (found,) = fork_runs([run], {"careful": dying}, [world])
+        assert (found.unforkable, found.forks) == (
+            "in a fork the run ended by a fault or the clock",
+            (),
+        )
+    spared = Forker(find_agent("careful"), Dying(counting.asked), InlineDriver())
+    assert fork_runs([run], {"careful": spared}, [world]) == (expected,)
+
+
+def after_the_null_fork(change: Callable[[Forked], Forked]) -> Callable[..., Forked]:
+    """`Forker.fork` whose results are changed, but for the first one, of the null fork."""
+    fork, made = Forker.fork, []
+
+    def changed(*args: Any) -> Forked:
+        found = fork(*args)
+        made.append(found)
+        return change(found) if len(made) > 1 else found
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            lambda made: made._replace(run=replace(made.run, ending=Ending.timed_out)),
+            "in a fork the run ended by a fault or the clock",
+        ),
+        (
+            lambda made: made._replace(run=unanswered(made.run)),
+            "in a fork a completion failed",
+        ),
+        (
+            lambda made: made._replace(departed="elsewhere"),
+            "departs from its record before the fork",
+        ),
+    ],
+)
+def test_a_fork_that_says_nothing_of_its_change_flips_nothing(
+    change: Callable[[Forked], Forked], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Forker, "fork", after_the_null_fork(change))
+    (found,) = fork_runs(recorded("careful")[:1], {"careful": forker("careful")}, [setting()[0]])
+    assert (found.unforkable, found.forks) == (why, ())
+
+
+def unanswered(run: Trajectory) -> Trajectory:
+    """The run with a last completion that failed, though the run itself got over it."""
+    last = max(event.seq for event in run.inferences)
+    events = [
+        replace(event, completion=None) if event.seq == last else event for event in run.events
+    ]
+    return replace(run, events=tuple(events))  # type: ignore[no-any-return]
 
 
 def test_forks_do_not_depend_on_threads() -> None:

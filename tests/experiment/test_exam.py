@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from palio.evaluate.experiment.exam import whole
 from palio.evaluate.results import EvalResult, summarise
+from palio.evaluate.whole import whole
 from palio.records import FaultCode, UpstreamError
 from palio.records.trajectory import Fault
 from tests.evaluate.sample import PROBLEMS, score

@@ -9,7 +9,9 @@ from typing import Literal
 from palio.evaluate.counterfactual.edits import Change, edited_tools
 from palio.evaluate.counterfactual.forking import (
     Decisions,
+    Forked,
     Forker,
+    broken,
     decisions,
     emitted_departure,
     obstacle,
@@ -78,7 +80,8 @@ def fork_run(run: Trajectory, forker: Forker, planner: Planner) -> ForkedRun:
     """Fork one run at every datum that is planned; one fork that changes nothing comes first.
 
     That null fork must decide what the record decided, or no flip of this run could be told from
-    the model's own unsteadiness.
+    the model's own unsteadiness. The first fork that infrastructure breaks ends the forking of this
+    run: its rates would be those of the forks that happened to come before.
     """
     plain = Toolbox(planner.world)
     why = obstacle(run, forker.spec)
@@ -91,17 +94,31 @@ def fork_run(run: Trajectory, forker: Forker, planner: Planner) -> ForkedRun:
         return _unforkable(run, "no decisive datum was shown")
     first = min(one.at for one in plan)
     null = forker.fork(run, first, plain, planner.world)
-    if null.departed:
-        return _unforkable(run, "departs from its record before the fork")
+    if why := _spoiled(null):
+        return _unforkable(run, why)
     if decisions(null.run, first)[:2] != decisions(run, first)[:2]:
         return _unforkable(run, "decides otherwise without any change")
+    forks = []
+    for one in plan:
+        made = forker.fork(run, one.at, edited_tools(planner.world, one.changes), planner.world)
+        if why := _spoiled(made):
+            return _unforkable(run, why)
+        forks.append(_counted(run, one, made.run))
     return ForkedRun(
         trajectory_id=run.trajectory_id,
         problem_id=run.problem_id,
         agent=run.agent.name,
         answer=decisions(run, first).answer,
-        forks=tuple(_fork(run, one, forker, planner.world) for one in plan),
+        forks=tuple(forks),
     )
+
+
+def _spoiled(made: Forked) -> str:
+    """Why what a fork did says nothing of its change, "" if it does."""
+    why = broken(made.run)
+    if why:
+        return f"in a fork {why}"
+    return "departs from its record before the fork" if made.departed else ""
 
 
 def _unforkable(run: Trajectory, why: str) -> ForkedRun:
@@ -113,8 +130,7 @@ def _unforkable(run: Trajectory, why: str) -> ForkedRun:
     )
 
 
-def _fork(run: Trajectory, one: Intervention, forker: Forker, world: World) -> Fork:
-    forked = forker.fork(run, one.at, edited_tools(world, one.changes), world).run
+def _counted(run: Trajectory, one: Intervention, forked: Trajectory) -> Fork:
     names = {change.after: change.before for change in one.changes if change.field == "product_id"}
     before, after = decisions(run, one.at), decisions(forked, one.at, names)
     outcome = _outcome(before, after)

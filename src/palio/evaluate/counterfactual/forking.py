@@ -209,16 +209,27 @@ def obstacle(run: Trajectory, spec: AgentSpec) -> str:
         return "the agent's file has changed since"
     if run.source != "rollout" or run.salvaged:
         return "not recorded by a broker"
+    if why := broken(run):
+        return why
+    if any((event.params.get("temperature") or 0) > 0 for event in run.inferences):
+        return "decoded at a temperature above 0"
+    if not answer_ids(run.answer, "strict"):
+        return "nothing was recommended"
+    return ""
+
+
+def broken(run: Trajectory) -> str:
+    """What other than its agent's decisions made a run what it is, "" if nothing did.
+
+    Asked of a record and of its forks: a server that has gone gives an empty answer, and an empty
+    answer that differs from the record's is no decision.
+    """
     if run.ending in (Ending.infra, Ending.timed_out) or run.fault is not None:
         return "the run ended by a fault or the clock"
     if any(event.completion is None for event in run.inferences):
         return "a completion failed"
     if any(event.fault is not None for event in run.dispatches):
         return "a call failed on the host's side or was over budget"
-    if any((event.params.get("temperature") or 0) > 0 for event in run.inferences):
-        return "decoded at a temperature above 0"
-    if not answer_ids(run.answer, "strict"):
-        return "nothing was recommended"
     return ""
 
 

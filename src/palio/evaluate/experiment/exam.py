@@ -22,17 +22,16 @@ from palio.evaluate.mainjob.measure import THREADS
 from palio.evaluate.mainjob.worlds import Ground, evenly
 from palio.evaluate.pin import checkpoint_pin
 from palio.evaluate.policy import EvalSettings, Policy, evaluate_policy
-from palio.evaluate.results import OVERALL, EvalResult, bare
+from palio.evaluate.results import OVERALL, EvalResult
 from palio.evaluate.rollouts import Progress
+from palio.evaluate.whole import whole
 from palio.judging import default_encoder
-from palio.records import FaultCode, Problem, UpstreamError, digest
+from palio.records import Problem, digest
 from palio.train.engine import Engine
 from palio.train.ground import Worlds
 from palio.world.world import World
 
 LIMITS = Limits(seconds=300.0)
-ATTEMPTS = 2
-"""At a rollout that infrastructure breaks, before an arm is given up until the next command."""
 
 
 @dataclass(frozen=True)
@@ -142,32 +141,6 @@ def _answered(
             progress=shown,
         )
         return whole(answer, folder)
-
-
-def whole(answer: Callable[[], EvalResult], where: Path) -> EvalResult:
-    """The result once every rollout is scored: two arms with holes are not of the same problems.
-
-    Args:
-        answer: evaluates; what infrastructure broke before gets another attempt.
-        where: folder of the rollouts.
-
-    Raises:
-        UpstreamError: the last attempt has left some unscored; says how many, and why the first.
-    """
-    for _ in range(ATTEMPTS):
-        result = answer()
-        if not result.overall.unscored_rollouts:
-            return result
-    broken = next(row for row in result.scores if row.status == "unscored")
-    why = f": {broken.fault.code} {bare(broken.fault)}" if broken.fault else ""
-    raise UpstreamError(
-        f"{result.overall.unscored_rollouts} rollouts could not be scored, {broken.problem_id} "
-        f"among them{why}",
-        code=broken.fault.code if broken.fault else FaultCode.run_interrupted,
-        where=str(where),
-        remedy="the same command tries them again; a run with holes is none, for its problems are "
-        "not those of the other arms",
-    )
 
 
 def _greedy_marks(result: EvalResult, problems: Sequence[Problem]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from palio.evaluate.pin import checkpoint_pin
 from palio.evaluate.policy import EvalSettings, Policy, evaluate_policy
 from palio.evaluate.results import EvalResult
 from palio.evaluate.rollouts import Progress
+from palio.evaluate.whole import whole
 from palio.judging import default_encoder
 from palio.records import Problem, from_json, to_json
 from palio.world.artefacts import write_lines
@@ -104,7 +106,14 @@ def measure_policy(
     folder: Path,
     advance: Callable[[int, str], None],
 ) -> dict[str, Any]:
-    """Greedy rollouts on every exam problem and k samples on some, through broker and scorer."""
+    """Greedy rollouts on every exam problem and k samples on some, through broker and scorer.
+
+    Rollouts that are already in the folder are not run again, but for those that infrastructure
+    broke: a result with holes would be told as one of other problems than the other policies'.
+
+    Raises:
+        UpstreamError: infrastructure kept some rollouts from being scored.
+    """
     limits = Limits(seconds=300.0)
     greedy = EvalSettings(threads=THREADS, seed=config.seed, limits=limits)
     sampled = EvalSettings(
@@ -123,10 +132,14 @@ def measure_policy(
         if not problems:
             continue
 
-        def note(step: Progress, before: int = done, mode: str = mode) -> None:
-            advance(before + step.done, f"{mode}: {step.successes} of {step.scored} so far")
+        done += len(problems) * settings.samples
 
-        result = evaluate_policy(
+        def note(step: Progress, after: int = done, mode: str = mode) -> None:
+            left = step.total - step.done
+            advance(after - left, f"{mode}: {step.successes} of {step.scored} so far")
+
+        answer = partial(
+            evaluate_policy,
             policy,
             problems,
             exam.worlds,
@@ -136,8 +149,8 @@ def measure_policy(
             clusters=exam.cluster_of,
             progress=note,
         )
+        result = whole(answer, folder / mode, others="policies")
         write_lines(folder / mode / RESULT, [to_json(result) + b"\n"])
-        done += len(problems) * settings.samples
         answers[mode] = result
     overall = answers["greedy"].overall.asr["oro"]
     return {"asr": overall.rate, "n": overall.n}
