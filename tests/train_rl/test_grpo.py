@@ -271,8 +271,20 @@ def test_no_dropout_with_an_adapter_that_drops(
     for name, weight in policy.model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.2)
+    trained: list[bool] = []
+
+    def passed(module: Any, given: tuple[torch.Tensor], made: torch.Tensor) -> None:
+        if module.training:  # sampler and probes run without dropout whatever the arguments say
+            trained.append(torch.equal(given[0], made))
+
+    drops = [each for each in policy.model.modules() if isinstance(each, torch.nn.Dropout)]
+    assert drops
+    for module in drops:
+        module.register_forward_hook(passed)
     chosen = settings(2)
     train_grpo(policy, graded(scene, chosen), chosen, tmp_path, seed=1, report=quiet)
+    assert len(trained) >= 2 * 2 * len(drops), "two updates on two parts of a batch"
+    assert all(trained), "nothing is dropped while it trains"
     rows = read_metrics(tmp_path)
     assert max(row["sampling/logp_gap_max"] for row in rows) < 1e-3
     assert rows[1]["kl_to_start"] > 0, "the start is the model without its adapter"
