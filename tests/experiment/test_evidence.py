@@ -345,6 +345,16 @@ def test_a_wording_that_no_problem_of_the_examination_has_is_told(tmp_path):
     assert "- a: no problem of the examination is worded in unseen" in page
 
 
+def test_rollouts_that_the_clock_stopped_are_told(tmp_path):
+    runs = [
+        msgspec.structs.replace(each, timed_out=12 if (each.arm, each.seed) == ("b", 1) else 0)
+        for each in three_seeds()
+    ]
+    _, page = told(runs, tmp_path)
+    assert page.count("the clock stopped") == 1
+    assert "- b, seed 1: the clock stopped 12 rollouts of its examination" in page
+
+
 def test_two_seeds_decide_nothing(tmp_path):
     runs = [
         msgspec.structs.replace(run(arm, seed, first(good + seed)), lab=LAB.digest())

@@ -3,7 +3,12 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+<<<<<<< HEAD
+=======
+from palio.evaluate.experiment.exam import _greedy_marks, whole
+>>>>>>> a80ec12f53d505ea5e75eae47a0ad6b9b7d35146
 from palio.evaluate.results import EvalResult, summarise
 from palio.evaluate.whole import whole
 from palio.records import FaultCode, UpstreamError
@@ -28,6 +33,21 @@ def result(broken: int) -> EvalResult:
 def test_what_infrastructure_broke_gets_another_attempt() -> None:
     results = iter([result(2), result(0)])
     assert whole(lambda: next(results), Path("x")).overall.unscored_rollouts == 0
+
+
+def test_rollouts_that_the_clock_stopped_are_counted() -> None:
+    late = replace(score("p000", 0, True).behaviour, timed_out=True)
+    scores = [
+        score(problem.problem_id, 0, False, behaviour=late)
+        if number < 30
+        else score(problem.problem_id, 0, True)
+        for number, problem in enumerate(PROBLEMS)
+    ]
+    made = summarise(
+        scores, PROBLEMS, name="a", samples=1, temperature=0.0, seed=0, encoder="lexical-1"
+    )
+    marks = _greedy_marks(made, PROBLEMS)
+    assert (marks["unscored"], marks["timed_out"]) == (0, 30)
 
 
 def test_a_run_with_holes_is_no_run() -> None:

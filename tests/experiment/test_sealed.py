@@ -16,14 +16,14 @@ from palio.cli.eval import app as evaluating
 from palio.cli.experiment import app
 from palio.cli.race import app as racing
 from palio.evaluate.experiment.config import LabConfig
-from palio.evaluate.experiment.evidence import write_evidence
+from palio.evaluate.experiment.evidence import _opening, write_evidence
 from palio.evaluate.experiment.given import LabRuns
-from palio.evaluate.experiment.sealed import LOG, Entry, open_sealed, openings, read_log
+from palio.evaluate.experiment.sealed import LOG, Entry, Rate, open_sealed, openings, read_log
 from palio.evaluate.mainjob.stages import Stages
 from palio.evaluate.mainjob.worlds import make_worlds, open_ground
 from palio.evaluate.pin import checkpoint_pin, pin_of
 from palio.evaluate.rollouts import read_identity, read_rollouts
-from palio.records import ConfigError, InputError, IntegrityError
+from palio.records import ConfigError, InputError, IntegrityError, digest
 from palio.rollout import run_problem
 from palio.sandbox.inline import InlineDriver
 from palio.train.checkpoint import save_checkpoint
@@ -184,6 +184,38 @@ def test_on_the_command_line(lab: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no runs here"):
         CliRunner().invoke(app, nowhere, catch_exceptions=False)
     assert not (tmp_path / "docs").exists()
+
+
+def test_a_line_from_before_the_clock_was_counted_has_its_digest(tmp_path: Path) -> None:
+    """As it was written by the version before."""
+    old = Entry(
+        event="result",
+        opening=1,
+        at="t",
+        who="a | b\nc",
+        why="x|y",
+        checkpoint="sha256:aaaaaaaaaaaaaaaaaa",
+        run="",
+        lab="",
+        suite="",
+        rates={"overall": Rate(successes=1, n=2, low=0.1, high=0.9)},
+    )
+    plain = {name: value for name, value in msgspec.to_builtins(old).items() if name != "own"}
+    assert "timed_out" not in plain
+    whole = {**plain, "own": digest({**plain, "own": ""})}
+    began = {**whole, "event": "opened", "rates": {}, "own": ""}
+    began["own"] = digest(began)
+    whole = {**whole, "previous": began["own"], "own": ""}
+    whole["own"] = digest(whole)
+    (tmp_path / LOG).write_text(f"{json.dumps(began)}\n{json.dumps(whole)}\n")
+    (found,) = openings(read_log(tmp_path))
+    shown = _opening(found)
+    assert (shown["who"], shown["why"]) == ("a / b c", "x/y")
+    assert shown["found"] == "50.0 (10.0 to 90.0), n = 2"
+    assert found.result is not None
+    late = msgspec.structs.replace(found.result, timed_out=3)
+    later = msgspec.structs.replace(found, result=late)
+    assert _opening(later)["found"] == "50.0 (10.0 to 90.0), n = 2, 3 stopped by the clock"
 
 
 def test_an_opening_without_a_rate_is_not_told_as_broken_off(

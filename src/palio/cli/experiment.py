@@ -262,6 +262,7 @@ def _found(result: Entry | None) -> str:
     if result is None:
         return "broken off"
     lost = f", {result.unscored} unscored" if result.unscored else ""
+    lost += f", {result.timed_out} stopped by the clock" if result.timed_out else ""
     rate = result.rates.get("overall")
     if rate is None:
         return f"nothing scored{lost}"

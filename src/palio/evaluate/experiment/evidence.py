@@ -61,7 +61,7 @@ def write_evidence(
         result = analyse(plan, mine)
         results.append(result)
         notes = [*_notes(plan), *_bases(plan, mine), *_exposed(mine), *_groups(plan, mine)]
-        notes += _twins(mine, everything)
+        notes += [*_twins(mine, everything), *_late(mine)]
         more = {"lab": _places(by_seed), "reading": prose.readings.get(plan.name, "")}
         told.append({**_told(plan, result, mine, notes), **more})
         for name, picture in pictures(plan, result, mine).items():
@@ -144,16 +144,22 @@ def _opening(opening: Opening) -> dict[str, str]:
         share, low, high = (100 * each for each in (rate.successes / rate.n, rate.low, rate.high))
         found = f"{share:.1f} ({low:.1f} to {high:.1f}), n = {rate.n:,}"
         found += f", {ended.unscored:,} unscored" if ended and ended.unscored else ""
+        found += f", {ended.timed_out:,} stopped by the clock" if ended and ended.timed_out else ""
     elif ended:
         found = f"nothing scored, {ended.unscored:,} unscored"
     return {
         "number": str(began.opening),
         "at": began.at,
-        "who": began.who,
-        "why": " ".join(began.why.split()).replace("|", "/"),
+        "who": _cell(began.who),
+        "why": _cell(began.why),
         "checkpoint": began.run or began.checkpoint[7:19],
         "found": found,
     }
+
+
+def _cell(text: str) -> str:
+    """What somebody wrote, so that it stays in its cell of a table."""
+    return " ".join(text.split()).replace("|", "/")
 
 
 def _template() -> jinja2.Template:
@@ -359,6 +365,16 @@ def _twins(runs: Sequence[ArmRun], everything: Iterable[ArmRun]) -> list[str]:
     return [
         f"- {arm} has the student of {other} (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})."
         for (arm, other), seeds in same.items()
+    ]
+
+
+def _late(runs: Sequence[ArmRun]) -> list[str]:
+    """Rollouts that took too long: a slow machine makes failures of what others may solve."""
+    return [
+        f"- {run.arm}, seed {run.seed}: the clock stopped {run.timed_out:,} rollouts of its "
+        "examination, which count as failures."
+        for run in runs
+        if run.timed_out
     ]
 
 

@@ -106,8 +106,10 @@ def examine(
         settings = msgspec.structs.replace(
             usual, samples=plan.samples, temperature=exam.temperature
         )
-        found = answer(chosen, settings, out / "sampled").overall.pass_at["oro"]
+        sampled = answer(chosen, settings, out / "sampled").overall
+        found = sampled.pass_at["oro"]
         marks["pass_at"] = {k: each.value for k, each in found.items() if each.value is not None}
+        marks["timed_out"] += sampled.timed_out
         marks["sampled"] = len(chosen)
     return marks
 
@@ -150,6 +152,7 @@ def _greedy_marks(result: EvalResult, problems: Sequence[Problem]) -> dict[str, 
         "problems": digest([problem.problem_id for problem in problems]),
         "n": {name: group.asr["oro"].n for name, group in result.intents.items()},
         "unscored": whole.unscored_rollouts,
+        "timed_out": whole.timed_out,
         "successes": {name: group.asr["oro"].successes for name, group in result.intents.items()},
         "strict": {name: group.asr["strict"].successes for name, group in result.intents.items()},
         "solved": packed([problem.problem_id in solved for problem in problems]),

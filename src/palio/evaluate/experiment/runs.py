@@ -23,6 +23,8 @@ class ArmRun(Record, frozen=True, omit_defaults=False):
         problems: digest of the examination's problem ids in order.
         n: problems that were scored, by kind, "overall" among them.
         unscored: problems that infrastructure failed.
+        timed_out: rollouts of the examination, greedy and sampled, that the wall clock stopped;
+            they are failures in every rate. 0 in runs from before it was recorded.
         successes: greedy successes under `oro`, by kind.
         strict: the same under `strict`.
         solved: one bit a problem in order, most significant first, as hexadecimal digits.
@@ -76,6 +78,7 @@ class ArmRun(Record, frozen=True, omit_defaults=False):
     base: str = ""
     tool: str = ""
     twin: str = ""
+    timed_out: int = 0
 
     @property
     def name(self) -> str:

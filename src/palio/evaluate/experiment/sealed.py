@@ -73,6 +73,8 @@ class Entry(Record, frozen=True, omit_defaults=False):
         lab: digest of the lab's configuration.
         suite: digest of the problems.
         unscored: rollouts that infrastructure failed; of a result.
+        timed_out: rollouts that the wall clock stopped, failures in every rate; of a result. Unset
+            where it was not recorded, and then the digest is that of a line without it.
         rates: of a result, by kind and "overall".
         previous: digest of the line before, "" in the first.
         own: digest of this line with `own` empty.
@@ -88,6 +90,7 @@ class Entry(Record, frozen=True, omit_defaults=False):
     lab: str
     suite: str
     unscored: int = 0
+    timed_out: int | msgspec.UnsetType = msgspec.UNSET
     rates: dict[str, Rate] = {}
     previous: str = ""
     own: str = ""
@@ -201,6 +204,7 @@ def _ended(about: Entry, opening: int, result: EvalResult) -> Entry:
         event="result",
         opening=opening,
         unscored=result.overall.unscored_rollouts,
+        timed_out=result.overall.timed_out,
         rates=_rates(result),
     )
 
