@@ -5,10 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-<<<<<<< HEAD
-=======
 from palio.evaluate.experiment.exam import _greedy_marks, whole
->>>>>>> a80ec12f53d505ea5e75eae47a0ad6b9b7d35146
 from palio.evaluate.results import EvalResult, summarise
 from palio.evaluate.whole import whole
 from palio.records import FaultCode, UpstreamError
