@@ -10,10 +10,19 @@ import pytest
 
 from palio.agents.scripted import ScriptedUpstream
 from palio.agents.spec import policy_agent
-from palio.evaluate.diagnosis import FOLLOWED, INVALID, NO_CALL, diagnose, difference
+from palio.broker.upstream import RejectedError
+from palio.evaluate.diagnosis import (
+    FOLLOWED,
+    INVALID,
+    NO_CALL,
+    TEACHER_REFUSED,
+    diagnose,
+    difference,
+)
 from palio.evaluate.policy import EvalSettings, Policy, evaluate_policy
 from palio.evaluate.rollouts import read_rollouts
 from palio.judging.encoders import default_encoder
+from palio.records import UpstreamError
 from palio.world.synthesis import compact_config, synthesise
 from palio.world.tools import Toolbox
 from palio.world.world import COMPACT, World
@@ -41,7 +50,7 @@ class Changed:
         return reply
 
 
-def found_in(shop, folder, upstream):
+def found_in(shop, folder, upstream, teacher=None):
     problems, world = shop
     policy = Policy("changed", policy_agent("changed", TEACHER), upstream)
     worlds = {world.catalogue.catalogue_id: world}
@@ -51,7 +60,7 @@ def found_in(shop, folder, upstream):
     return diagnose(
         read_rollouts(folder),
         kinds,
-        ScriptedUpstream(),
+        teacher or ScriptedUpstream(),
         TEACHER,
         lambda _: Toolbox(world),
         policy="changed",
@@ -119,6 +128,48 @@ def test_silence_and_garbage_have_names_of_their_own(shop, tmp_path):
     for change, kind in ((silent, NO_CALL), (garbled, INVALID)):
         _, departures = found_in(shop, tmp_path / kind, Changed(change))
         assert {(each.kind, each.turn) for each in departures} == {(kind, 1)}
+
+
+class Short:
+    """The teacher behind a server that reads no more than some messages."""
+
+    def __init__(self, most: int) -> None:
+        self.inner, self.most = ScriptedUpstream(), most
+
+    def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        if len(body["messages"]) > self.most:
+            raise RejectedError("maximum context length")
+        return self.inner.complete(body)
+
+
+def test_a_history_that_the_teacher_cannot_read_is_counted_as_that(shop, tmp_path):
+    told, departures = found_in(shop, tmp_path, ScriptedUpstream(), Short(7))
+    assert {each.kind for each in departures} == {FOLLOWED, TEACHER_REFUSED}
+    assert told.n == len(shop[0]) == sum(row.failed + row.succeeded for row in told.departures)
+    refused = [each for each in departures if each.kind == TEACHER_REFUSED]
+    assert {each.turn for each in refused} == {4}, (
+        "the request and three turns with their results were read"
+    )
+    assert all(each.asked and not each.expected for each in refused)
+
+
+def test_a_teacher_that_refuses_first_turns_cannot_be_asked(shop, tmp_path):
+    with pytest.raises(UpstreamError, match="first request of a conversation is refused"):
+        found_in(shop, tmp_path, ScriptedUpstream(), Short(0))
+
+
+class NoRole:
+    """A teacher whose server does not say that the assistant speaks."""
+
+    def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        reply = ScriptedUpstream().complete(body)
+        reply["choices"][0]["message"].pop("role")
+        return reply
+
+
+def test_a_message_without_a_role_is_the_assistants_as_in_a_rollout(shop, tmp_path):
+    _, departures = found_in(shop, tmp_path, NoRole(), NoRole())
+    assert {each.kind for each in departures} == {FOLLOWED}
 
 
 def test_turns_of_another_size_or_tool(shop):

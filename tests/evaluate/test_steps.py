@@ -152,6 +152,16 @@ def test_answers_survive_a_kill_and_are_not_asked_again(shop: Shop, tmp_path: Pa
     assert read_answers(tmp_path) == [*answers[:5], rest[0]]
 
 
+def test_a_message_without_a_role_is_the_assistants_as_in_a_rollout(shop: Shop) -> None:
+    class NoRole(Fixed):
+        def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+            self.message.pop("role", None)
+            return super().complete(body)
+
+    call = calling("find_product", '{"q": "a", "page": 1}')
+    assert shop.answers(NoRole(**call)) == shop.answers(Fixed(**call))
+
+
 def test_two_conversations_of_one_problem_are_refused(shop: Shop) -> None:
     rows: list[CorpusRow] = [shop.rows[0], shop.rows[0]]
     with pytest.raises(InputError, match="two conversations"):

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from palio.broker.upstream import Upstream
-from palio.broker.wire import read_message
+from palio.broker.first_request import FirstRequest
+from palio.broker.upstream import RejectedError, Upstream
+from palio.broker.wire import read_completion
 from palio.evaluate.behaviour import is_valid_turn
 from palio.evaluate.rollouts import RolloutRow, read_scores
 from palio.evaluate.statistics import Proportion, wilson
@@ -22,6 +23,8 @@ from palio.world.tools import Toolbox, canonical_arguments
 
 SEARCHES = ("find_product", "find_products_in_same_shop")
 FOLLOWED, NO_CALL, INVALID = "followed to the end", "no call", "invalid call"
+TEACHER_REFUSED = "teacher refused"
+"""No departure that anybody knows of: the teacher cannot read a history that the policy could."""
 Call = tuple[str, dict[str, Any]]
 """Tool and canonical arguments."""
 
@@ -30,8 +33,10 @@ class Departure(Record, frozen=True, omit_defaults=False):
     """The first departure of one rollout.
 
     Attributes:
-        kind: what went otherwise, e.g. "search: price" or "recommend: other id".
-        turn: of the departure, from 0; the number of turns when there was none.
+        kind: what went otherwise, e.g. "search: price" or "recommend: other id"; `TEACHER_REFUSED`
+            where the teacher's server refused the history, mostly for its length.
+        turn: of the departure, or of what was refused, from 0; the number of turns when there was
+            neither.
         asked, expected: the calls of that turn as the policy and the teacher made them.
     """
 
@@ -98,7 +103,12 @@ def diagnose(
         policy: what tables call the policy.
         profile: whose success counts.
         progress: called with the number of rollouts done.
+
+    Raises:
+        UpstreamError: the teacher cannot be asked, or its server refuses a first turn, before which
+            there is nothing but the request and the tools.
     """
+    teacher = FirstRequest(teacher)
     last = {(row.score.problem_id, row.sample): row for row in rows}
     scored = [row for row in last.values() if row.score.status == "scored"]
     found = []
@@ -148,8 +158,11 @@ def first_departure(
     for place, message in enumerate(trajectory.messages):
         if message.role != "assistant":
             continue
-        expected = asked_by(_answer(teacher, model, trajectory, place))
         asked = asked_by(message)
+        try:
+            expected = asked_by(_answer(teacher, model, trajectory, place))
+        except RejectedError:
+            return TEACHER_REFUSED, turns, asked, ()
         if not asked:
             return NO_CALL, turns, asked, expected
         if not is_valid_turn(message, offered):
@@ -167,7 +180,7 @@ def _answer(teacher: Upstream, model: str, trajectory: Trajectory, place: int) -
         "tools": list(trajectory.tools),
         "temperature": 0.0,
     }
-    return read_message(teacher.complete(body)["choices"][0]["message"])
+    return read_completion(teacher.complete(body))[0]
 
 
 def asked_by(message: Message) -> list[Call]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from palio.broker.first_request import FirstRequest
 from palio.broker.pin import ModelPin
 from palio.broker.upstream import RejectedError, Upstream
-from palio.broker.wire import read_message
+from palio.broker.wire import read_completion
 from palio.corpus.rows import CorpusRow
 from palio.evaluate.behaviour import is_valid_turn
 from palio.evaluate.diagnosis import INVALID, NO_CALL, Call, asked_by, difference
@@ -228,9 +228,8 @@ def _asked(
         "temperature": 0.0,
         "max_tokens": max_tokens,
     }
-    reply = policy.complete(body)
-    tokens = int((reply.get("usage") or {}).get("completion_tokens") or 0)
-    return read_message(reply["choices"][0]["message"]), tokens
+    message, _, usage = read_completion(policy.complete(body))  # as a rollout's are read
+    return message, usage.completion_tokens or 0
 
 
 def _judged(

@@ -49,11 +49,14 @@ _PARTS = {
 
 @runtime_checkable
 class NamedUpstream(Upstream, StreamingUpstream, Protocol):
-    """An upstream that streams, and knows the names of its models."""
+    """An upstream that streams, knows the names of its models, and can be closed."""
 
     @property
     def models(self) -> tuple[str, ...]:
         """The names under which the model can be asked."""
+
+    def close(self) -> None:
+        """Answer nobody any more; those who wait fail."""
 
 
 class ServedCheckpoint:
@@ -82,6 +85,10 @@ class ServedCheckpoint:
     def stream(self, body: dict[str, Any], tell: Tell) -> None:
         """The same while it is written; see `StreamingUpstream`."""
         self._upstream.stream(body, tell)
+
+    def close(self) -> None:
+        """Answer nobody any more: at Ctrl-C nobody waits for rollouts that a model has begun."""
+        self._upstream.close()
 
     @property
     def alive(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +188,13 @@ def _world_facts(config: MainJobConfig, ground: Ground, exam: Exam) -> tuple[Fac
 
 
 def _examples(folder: Path, exam: Exam) -> tuple[Example, ...]:
-    """At best a success and a failure among the first hundred rollouts."""
-    problems = {problem.problem_id: problem for problem in exam.problems}
-    rows = islice(read_rollouts(folder), 100)
+    """At best a success and a failure on the first hundred problems of the exam.
+
+    By problem and not by place in the file, where rollouts stand as they ended: equal runs show
+    equal examples.
+    """
+    problems = {problem.problem_id: problem for problem in exam.problems[:100]}
+    rows = read_rollouts(folder)  # `pick_examples` judges those of the problems only
     return pick_examples(rows, problems, EvidenceJudge().verdict, richness_verdict)
 
 

@@ -45,6 +45,14 @@ class Served:
         """Whether it still answers."""
         return bool(getattr(self._sampler, "alive", True))
 
+    def close(self) -> None:
+        """Close the sampler: who waits for it fails, at its next token or, in batches, after one.
+
+        Leaving its context says so to its thread, and may be done again by who entered it.
+        """
+        if isinstance(self._sampler, QueuedSampler):
+            self._sampler.__exit__()
+
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """One OpenAI chat completion; offered tools stand in the system turn.
 
