@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from palio.evaluate.experiment.exam import _greedy_marks, whole
+from palio.evaluate.experiment.exam import _greedy_marks
 from palio.evaluate.results import EvalResult, summarise
 from palio.evaluate.whole import whole
 from palio.records import FaultCode, UpstreamError
