@@ -41,6 +41,7 @@ def test_the_page_shows_every_seed_and_says_what_may_be_said(tmp_path):
     assert "| McNemar within a run |" in page
     assert "| higher | 0.0156, 0.0312, 0.0625 |" in page
     assert "n = 20 problems a run." in page
+    assert "examined on\n20 problems of the heldout pool" in page, "not the 2,000 asked for"
     assert "open: more seeds are needed" in page
     assert "yes" in page
     assert (tmp_path / "evidence" / "two.svg").read_text().startswith("<svg")

@@ -34,7 +34,7 @@ class LabConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=
         witnesses: agents on held-out problems, whose rows only the exposure arm may see.
         recipe: "lab", a bundled recipe's name or a path; its sft stage is given its tokens.
         loss_tokens: trained tokens of fine-tuning, equal for every arm.
-        evaluated: problems of the examination, evenly over the kinds.
+        evaluated: problems of the examination, rounded up to as many of every kind.
         pool: where they come from; choices are made on "development", claims on "heldout".
         temperature: of sampled rollouts.
         device: where students are trained and examined, as torch names it; another device sums in

@@ -130,6 +130,8 @@ def _lab(lab: LabRuns) -> dict[str, Any]:
     config = lab.config
     return {
         "config": config,
+        # what was asked for is rounded up to as many of each kind, and a pool may have fewer
+        "examined": max((r.n["overall"] + r.unscored for r in lab.own()), default=config.evaluated),
         "digest": config.digest(),
         "agents": ", ".join(config.agents),
         "device": "CPU cores" if config.device == "cpu" else config.device,

@@ -44,7 +44,7 @@ class MainJobConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fie
         fractions: pool -> share of the problems.
         recipe: name of the bundled training recipe, or a path.
         training_minutes: 0: as the recipe says.
-        evaluated: held-out problems, evenly over the kinds.
+        evaluated: held-out problems, rounded up to as many of every kind.
         sampled: of these, problems with k samples.
         samples: k.
         temperature: of the samples.

@@ -233,7 +233,11 @@ def open_ground(folder: Path) -> Ground:
 
 
 def evenly(problems: Iterable[Problem], count: int, salt: str) -> tuple[Problem, ...]:
-    """At most `count` problems, the kinds evenly, chosen by salted digest, not by order."""
+    """About `count` problems, as many of every kind, chosen by salted digest, not by order.
+
+    A count that the number of kinds does not divide is rounded up, 2,000 of three kinds to 2,001;
+    of a kind that has fewer, all are taken.
+    """
     by_kind: dict[str, list[Problem]] = {}
     for problem in sorted(problems, key=lambda each: digest([salt, each.problem_id])):
         by_kind.setdefault(problem.kind, []).append(problem)
