@@ -145,14 +145,17 @@ def bundled() -> Path:
 def test_grpo_in_two_processes_is_as_in_one(
     scene: Scene, bundled: Path, corpus: Path, tmp_path: Path
 ) -> None:
+    """One group a step, of which each process makes half: its mean is of both halves."""
     stage = {
         "kind": "grpo",
-        "reward": "prefix",
-        "group": 4,
-        "groups": 2,
+        "reward": "on_policy",
+        "group": 8,
+        "groups": 1,
         "problems": 2,
         "temperature": 1.5,
-        "max_tokens": 40,
+        "max_tokens": 60,
+        "threads": 8,
+        "seconds": 3000.0,
         "probe": 2,
         "watch": 0.0,
         "trl": {"learning_rate": 2.0, "max_steps": 2, "per_device_train_batch_size": 4},
@@ -162,6 +165,13 @@ def test_grpo_in_two_processes_is_as_in_one(
     made = run(scene, corpus, tmp_path / "two", bundled, stage, **two)
     assert_same(one, made, bundled)
     assert_rolled_alike(one, made, 16)
+    names = ("reward", "success", "step_reward", "groups/mixed", "calls/per_rollout")
+    told = [
+        [[row[name] for name in names] for row in read_metrics(each.stages[0].folder)]
+        for each in (one, made)
+    ]
+    assert told[1] == [pytest.approx(row) for row in told[0]]
+    assert all(0 < row["step_reward"] < 1 for row in read_metrics(one.stages[0].folder))
 
 
 @pytest.mark.slow
