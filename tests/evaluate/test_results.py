@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from palio.evaluate.pairing import compare_results
+from palio.evaluate.report_data import StageResult
 from palio.evaluate.results import EvalResult, RolloutScore, summarise
+from palio.evaluate.summary import stage_summary
 from palio.records import InputError, canonical_json
 from tests.evaluate.sample import CLUSTERS, PROBLEMS, result, score
 
@@ -49,6 +51,19 @@ def test_sampled_gives_pass_at_k_and_no_asr() -> None:
     assert one.value == pytest.approx(wins / 480)
     assert eight.value == pytest.approx(len(solved) / 60)
     assert (one.n, one.samples, one.clusters) == (60, 480, 30)
+
+
+@pytest.mark.parametrize(
+    ("samples", "ks"), [(2, {"1", "2"}), (8, {"1", "8"}), (16, {"1", "8", "16"})]
+)
+def test_pass_at_8_is_told_wherever_8_were_sampled(samples: int, ks: set[str]) -> None:
+    made = result("p", 0.4, samples)
+    estimates = made.overall.pass_at["oro"]
+    assert set(estimates) == ks
+    ordered = [estimates[k].value or 0 for k in sorted(ks, key=int)]
+    assert ordered == sorted(ordered)
+    told = stage_summary(StageResult(name="p", sampled=made))
+    assert told.pass_at_8 == (estimates["8"].value if samples >= 8 else None)
 
 
 def test_pass_at_1_and_pass_at_k_use_the_same_problems() -> None:

@@ -228,7 +228,7 @@ def summarise(
         temperature: 0 makes the run greedy.
         seed: of the run, and of the bootstrap.
         profiles: the profiles that the rollouts were scored under.
-        ks: the k of each pass@k; default 1 and `samples` when sampled. Greedy runs have none.
+        ks: the k of each pass@k; default 1, 8 (if so many), `samples`. Greedy runs have none.
         clusters: problem id -> leak cluster, the bootstrap's unit; None: each problem is its own.
         encoder: id of the title similarity.
         seconds: wall clock of the run.
@@ -242,7 +242,7 @@ def summarise(
             f"{samples} greedy samples a problem are {samples} copies of one",
             remedy="set a temperature above 0, or ask for one sample",
         )
-    ks = () if mode == "greedy" else ks or tuple(sorted({1, samples}))
+    ks = () if mode == "greedy" else ks or _usual_ks(samples)
     by_problem = _by_problem(scores, problems, name)
 
     def result(group: str, chosen: Sequence[Problem]) -> GroupResult:
@@ -264,6 +264,11 @@ def summarise(
         scores=tuple(row for rows in by_problem.values() for row in rows),
         seconds=seconds,
     )
+
+
+def _usual_ks(samples: int) -> tuple[int, ...]:
+    """8 is what others report, and a summary has a place for it whatever was sampled."""
+    return tuple(sorted({1, min(8, samples), samples}))
 
 
 def _by_problem(
