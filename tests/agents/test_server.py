@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -106,11 +106,28 @@ def test_other_paths_are_not_found_in_the_same_form(server: ModelServer):
     assert exchange(server, "GET", "/health")[1]["status"] == "ok"
 
 
-def test_a_key_is_required_where_one_is_set():
+ROUTES = [
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/scripted-careful"),
+    ("POST", "/v1/chat/completions"),
+]
+KEYS = [b"", b"sesame", b"Bearer", b"Bearer sesam", b"Bearer sesames", b"Bearer \xff\xfe"]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_key_is_required_where_one_is_set(method: str, path: str, streamed: bool):
+    """A header of other bytes than UTF-8 is a wrong key like any other."""
+    body = json.dumps({**QUESTION, "stream": streamed}).encode() if method == "POST" else b""
     with ModelServer(ScriptedUpstream(), api_key="sesame") as locked:
-        assert exchange(locked, "GET", "/v1/models")[0] == 401
+        for key in KEYS:
+            given = {"Authorization": key} if key else {}
+            status, answer = exchange(locked, method, path, body, given)
+            assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
         with openai.OpenAI(base_url=locked.url, api_key="sesame") as client:
             assert client.models.list().data
+            assert client.models.retrieve("scripted-careful").id
+            assert client.chat.completions.create(**QUESTION).choices
 
 
 @pytest.mark.parametrize(
@@ -154,13 +171,17 @@ def _kind(status: int) -> str:
 
 
 def exchange(
-    server: ModelServer, method: str, path: str, body: bytes = b""
+    server: ModelServer,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    headers: Mapping[str, str | bytes] | None = None,
 ) -> tuple[int, dict[str, Any]]:
     import http.client
 
     connection = http.client.HTTPConnection(server.host, server.port, timeout=10)
     try:
-        connection.request(method, path, body)
+        connection.request(method, path, body, headers or {})
         reply = connection.getresponse()
         return reply.status, json.loads(reply.read())
     finally:

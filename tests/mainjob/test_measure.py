@@ -1,25 +1,33 @@
-"""A measurement is finished when every rollout is scored; another run does only what is left."""
+"""A measurement is whole, or not finished, or refused before anything is trained for it."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from palio.agents.scripted import ScriptedUpstream
 from palio.agents.spec import policy_agent
-from palio.evaluate.mainjob import measure
+from palio.evaluate.mainjob import job, measure
 from palio.evaluate.mainjob.config import MainJobConfig
+from palio.evaluate.mainjob.job import run_main_job
 from palio.evaluate.mainjob.measure import Exam, measure_policy, read_result
+from palio.evaluate.mainjob.reworded import make_reworded
 from palio.evaluate.mainjob.stages import Stages
+from palio.evaluate.mainjob.worlds import make_worlds, open_ground
 from palio.evaluate.policy import Policy
 from palio.evaluate.rollouts import read_rollouts
-from palio.records import FaultCode, UpstreamError
+from palio.records import FaultCode, InputError, UpstreamError
+from palio.suites.files import read_suite
 from tests.counterfactual.small import setting
 from tests.mainjob.silent import SilentReporter
 
 CONFIG = MainJobConfig(samples=2)
+replace: Callable[..., Any] = msgspec.structs.replace
 
 
 class Breaking:
@@ -78,3 +86,54 @@ def test_a_measurement_with_holes_is_not_finished_and_another_run_does_what_is_l
     idle = Breaking(0)
     assert measured(tmp_path, idle) == result
     assert not idle.begun
+
+
+TINY = MainJobConfig(
+    catalogues=1,
+    products=300,
+    problems=3,
+    race_problems=3,
+    train_share=0.9,
+    development_share=0.05,
+    reworded=0,
+)
+
+
+def test_an_exam_without_problems_is_said_before_training(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="problems is held out") as raised:
+        run_main_job(TINY, tmp_path, SilentReporter())
+    assert "larger held-out share" in raised.value.remedy
+    assert [path.stem for path in (tmp_path / "stages").iterdir()] == ["world"]
+
+
+def test_reworded_problems_of_which_none_is_left_are_said_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every one of them is known by another id, so that each shares a cluster with the others."""
+    config = replace(TINY, problems=30, train_share=0.7, development_share=0.1, reworded=3)
+    (tmp_path / "world").mkdir()
+    make_worlds(config, tmp_path / "world", lambda done: None)
+    ground = open_ground(tmp_path / "world")
+    make_reworded(config, ground, tmp_path)
+    known = tuple(
+        replace(each, problem_id=f"known-{each.problem_id}")
+        for each in read_suite(tmp_path / "suite.json").problems
+    )
+    assert known
+    full = dataclasses.replace(ground, problems=(*ground.problems, *known))
+    trained: list[Path] = []
+    monkeypatch.setattr(job, "train", lambda *a: trained.append(a[3]) or {})
+    running = job._Job(
+        config,
+        tmp_path / "job",
+        Stages(tmp_path / "job", config, SilentReporter()),
+        SilentReporter(),
+    )
+    running.ground = full
+    with pytest.raises(InputError, match="shares a leak cluster") as raised:
+        running._train(tmp_path)
+    assert "reworded" in raised.value.remedy
+    assert not trained
+    running.ground = ground
+    running._train(tmp_path)
+    assert trained == [tmp_path]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -49,6 +50,16 @@ def test_samples_without_a_seed_are_no_copies(engine: Engine) -> None:
     assert len({said(engine, temperature=1.0) for _ in range(4)}) > 1
     assert len({said(engine, temperature=1.0, seed=None) for _ in range(4)}) > 1
     assert len({said(engine, temperature=1.0, seed=0) for _ in range(3)}) == 1
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-40, 9e-7])
+def test_a_temperature_next_to_0_is_0(engine: Engine, temperature: float) -> None:
+    """Divided by it, logits are infinite: what is drawn is garbage, and its log-probability NaN."""
+    cold = choice(engine, temperature=temperature, logprobs=True)
+    assert cold == choice(engine, temperature=0, logprobs=True)
+    assert all(math.isfinite(each["logprob"]) for each in cold["logprobs"]["content"])
+    least = choice(engine, temperature=1e-6, logprobs=True)
+    assert all(math.isfinite(each["logprob"]) for each in least["logprobs"]["content"])
 
 
 def test_null_says_nothing(engine: Engine) -> None:

@@ -213,9 +213,12 @@ class Routes:
         return asyncio.get_running_loop().run_in_executor(self._threads, asked)
 
     def _check_key(self, request: web.Request) -> None:
-        given = request.headers.get("Authorization", "")
-        wanted = f"Bearer {self.api_key}"
-        if self.api_key and not hmac.compare_digest(given.encode(), wanted.encode()):
+        # bytes that are no UTF-8 are surrogates here, as they are in a key from the environment
+        given, wanted = (
+            text.encode("utf-8", "surrogateescape")
+            for text in (request.headers.get("Authorization", ""), f"Bearer {self.api_key}")
+        )
+        if self.api_key and not hmac.compare_digest(given, wanted):
             raise RequestError(401, "wrong or missing API key", "invalid_api_key")
 
     def _check_model(self, name: str) -> None:

@@ -228,8 +228,7 @@ def summarise(
         temperature: 0 makes the run greedy.
         seed: of the run, and of the bootstrap.
         profiles: the profiles that the rollouts were scored under.
-        ks: the k of each pass@k; by default 1, 8 where so many were sampled, and `samples`. Greedy
-            runs have none.
+        ks: the k of each pass@k; default 1, 8 (if so many), `samples`. Greedy runs have none.
         clusters: problem id -> leak cluster, the bootstrap's unit; None: each problem is its own.
         encoder: id of the title similarity.
         seconds: wall clock of the run.

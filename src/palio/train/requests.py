@@ -16,6 +16,9 @@ from palio.train.text import END, parse_assistant
 
 STOPS = 16
 """Most stop strings of a request; OpenAI takes four."""
+GREEDY_BELOW = 1e-6
+"""A temperature under this is 0: it asks for the likeliest token, and logits that are divided by it
+are no numbers any more."""
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
@@ -57,7 +60,8 @@ class Wish(NamedTuple):
     """What one completion asks for.
 
     Attributes:
-        temperature: 0, and where a request is silent: the likeliest token every time.
+        temperature: 0, as where a request is silent or asks for less than `GREEDY_BELOW`: the
+            likeliest token every time.
         top_p: sample from the likeliest tokens that reach this probability together.
         seed: of the sampling; equal requests with equal seeds get equal answers. Where a request
             names none it is drawn anew, as with other servers: k samples shall not be copies.
@@ -93,10 +97,11 @@ def read_request(body: Mapping[str, Any], most: int) -> Wish:
     limits = (body.get("max_completion_tokens"), body.get("max_tokens"), most)
     wanted = next(limit for limit in limits if limit is not None)
     seed = body.get("seed")
+    temperature = _number(_given(body, "temperature", 0.0), "temperature", 0.0, 10.0)
     return Wish(
         messages=tuple(_message(each) for each in raw),
         max_tokens=_whole(wanted, "max_tokens", 1, 1 << 20),
-        temperature=_number(_given(body, "temperature", 0.0), "temperature", 0.0, 10.0),
+        temperature=temperature if temperature >= GREEDY_BELOW else 0.0,
         top_p=_number(_given(body, "top_p", 1.0), "top_p", 1e-6, 1.0),
         seed=secrets.randbits(31) if seed is None else _whole(seed, "seed", -(2**63), 2**63),
         stop=_stops(body.get("stop")),

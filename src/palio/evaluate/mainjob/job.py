@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from palio.evaluate.charts import CurvePoint
@@ -24,6 +25,7 @@ from palio.evaluate.mainjob.learn import (
 from palio.evaluate.mainjob.measure import (
     Exam,
     checkpoint_policy,
+    exam_problems,
     measure_floors,
     measure_policy,
     open_exam,
@@ -68,6 +70,7 @@ def run_main_job(config: MainJobConfig, out: Path, reporter: Reporter) -> MainJo
     Raises:
         ResumeError: the folder holds a job of another configuration.
         ConfigError: the configuration cannot be.
+        InputError: no held-out or no reworded problem is left to measure on; said before training.
     """
     recipe_of(config)  # a wrong name is said now, not when training is due
     stages = Stages(out, config.checked(), reporter)
@@ -102,6 +105,7 @@ class _Job:
             config.catalogues + 1,
         )
         ground = self.ground = open_ground(out / "world")
+        exam_problems(config, ground)  # an exam without problems is said now, not after training
         races = len(config.racers) * len(ground.race)
         self._run("race", lambda folder: run_race(config, ground, folder, advance), races, "world")
         shards = len(bulk_shards(config, ground))
@@ -115,9 +119,19 @@ class _Job:
             "race",
             "bulk",
         )
-        self._run(
-            "train", lambda folder: train(config, ground, out, folder, advance), 100, "corpus"
-        )
+        self._run("train", self._train, 100, "corpus")
+
+    def _train(self, folder: Path) -> dict[str, Any]:
+        """Train, once it is known that reworded problems are left to measure on.
+
+        They are made in a folder that is thrown away: the stage that measures makes them again, in
+        seconds, and so needs nothing of this one.
+        """
+        config, ground = self.config, self._ground()
+        if config.reworded:
+            with TemporaryDirectory() as scratch:
+                make_reworded(config, ground, Path(scratch))
+        return train(config, ground, self.out, folder, self.advance)
 
     def measure(self) -> None:
         """Floors, and every stage's policy on the same held-out problems."""

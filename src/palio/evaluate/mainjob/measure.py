@@ -20,7 +20,7 @@ from palio.evaluate.results import EvalResult
 from palio.evaluate.rollouts import Progress
 from palio.evaluate.whole import whole
 from palio.judging import default_encoder
-from palio.records import Problem, from_json, to_json
+from palio.records import InputError, Problem, from_json, to_json
 from palio.world.artefacts import write_lines
 from palio.world.world import World
 
@@ -52,11 +52,36 @@ class Exam:
         return len(self.problems) + len(self.sampled) * config.samples
 
 
+def exam_problems(config: MainJobConfig, ground: Ground) -> tuple[Problem, ...]:
+    """The held-out problems of the exam, chosen by digest.
+
+    Raises:
+        InputError: the split has held none back.
+    """
+    problems = evenly(ground.pool("heldout"), config.evaluated, _salt(config))
+    if not problems:
+        raise InputError(
+            f"none of {len(ground.problems)} problems is held out, so there is nothing to measure "
+            "policies on",
+            where=str(ground.folder),
+            remedy="ask for more catalogues or problems, or leave a larger held-out share beside "
+            "train_share and development_share, in another --out",
+        )
+    return problems
+
+
+def _salt(config: MainJobConfig) -> str:
+    return f"exam-{config.seed}"
+
+
 def open_exam(config: MainJobConfig, ground: Ground) -> Exam:
-    """Choose the held-out problems by digest and open their worlds."""
-    salt = f"exam-{config.seed}"
-    problems = evenly(ground.pool("heldout"), config.evaluated, salt)
-    sampled = evenly(problems, config.sampled, salt)
+    """Choose the held-out problems and open their worlds.
+
+    Raises:
+        InputError: there are none.
+    """
+    problems = exam_problems(config, ground)
+    sampled = evenly(problems, config.sampled, _salt(config))
     names = sorted({problem.catalogue for problem in problems})
     worlds = {name: ground.world(name) for name in names}
     return Exam(problems, sampled, worlds, ground.clustering.cluster_of)
