@@ -132,24 +132,6 @@ def test_a_server_that_is_gone_half_way_stops_the_stage_which_then_goes_on(
     assert len(lines) == len(found.rollouts) + broken, "what was scored was not run again"
 
 
-def test_prompts_that_a_server_refuses_do_not_stop_a_stage_that_is_resumed(
-    ground: Ground,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    long = {problem.query for problem in ground.problems[1:3]}
-
-    def refused(_: int, body: dict[str, Any]) -> Exception | None:
-        asked = " ".join(str(each.get("content")) for each in body["messages"])
-        return RejectedError("too long") if any(query in asked for query in long) else None
-
-    whole = rolled(ground, Answers(refused), tmp_path / "whole")
-    assert whole.unscored == 16
-    (tmp_path / "part").mkdir()
-    lines = (tmp_path / "whole" / FILE).read_bytes().splitlines(keepends=True)
-    (tmp_path / "part" / FILE).write_bytes(b"".join(lines[:30]))
-    assert rolled(ground, Answers(refused), tmp_path / "part").unscored == 16
-
-
 def test_a_few_broken_rollouts_stop_nothing_and_are_tried_again_until_training_begins(
     ground: Ground,  # noqa: F811
     tmp_path: Path,

@@ -169,17 +169,12 @@ def test_what_was_rolled_out_is_not_run_again(ground: Ground, tmp_path: Path) ->
 
 
 def test_when_nobody_answers_the_stage_stops(ground: Ground, tmp_path: Path) -> None:
-    asked = []
-
     class Dead:
         def complete(self, body: dict[str, Any]) -> dict[str, Any]:
-            asked.append(body)
             raise UpstreamError("refused", code=3001)
 
-    often = msgspec.structs.replace(CAREFUL, samples=4)
     with pytest.raises(UpstreamError, match="could not be scored"):
-        collect(ground, Dead(), often, tmp_path, name="t", seed=1, report=quiet)
-    assert len(asked) < 4 * len(ground.problems) - 8, "most of them were never tried"
+        collect(ground, Dead(), CAREFUL, tmp_path, name="t", seed=1, report=quiet)
 
 
 # ---- whole chains

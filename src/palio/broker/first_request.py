@@ -7,9 +7,6 @@ from typing import Any
 from palio.broker.upstream import RejectedError, Upstream
 from palio.records import FaultCode, UpstreamError
 
-REFUSED = "the first request of a conversation is refused"
-"""How the fault of such a conversation begins."""
-
 
 class FirstRequest:
     """Passes requests on; one that is refused before the model wrote anything is not its fault.
@@ -30,7 +27,7 @@ class FirstRequest:
             if any(each.get("role") == "assistant" for each in body.get("messages", ())):
                 raise
             raise UpstreamError(
-                f"{REFUSED}: {error.what}"[:400],
+                f"the first request of a conversation is refused: {error.what}"[:400],
                 code=FaultCode.upstream_server_error,
                 where=error.where,
                 remedy=error.remedy or "see what the server takes: tools, and a long context",

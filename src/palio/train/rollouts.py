@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from palio.agents.spec import AgentSpec, policy_agent
-from palio.broker.first_request import REFUSED, FirstRequest
+from palio.broker.first_request import FirstRequest
 from palio.broker.limits import Limits
 from palio.broker.upstream import Upstream, scoped
 from palio.judging.outcome import OutcomeScorer
@@ -285,7 +285,6 @@ def _run_all(
     waiting = deque(jobs)
     running: set[Future[Rollout]] = set()
     done = successes = silent = 0
-    ever = bool(log.done)
     with ThreadPoolExecutor(threads, thread_name_prefix="rollout") as pool:
         try:
             while waiting or running:
@@ -294,9 +293,8 @@ def _run_all(
                 ended, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in ended:
                     rollout = future.result()
-                    ever = ever or rollout.scored
-                    silent = 0 if rollout.scored else silent + _nobody_there(rollout, ever)
-                    _someone_answers(rollout, silent, _WAVES * threads if ever else DEAD)
+                    silent = 0 if rollout.scored else silent + 1
+                    _someone_answers(rollout, silent, DEAD if silent > done else _WAVES * threads)
                     log.append(rollout)
                     done += 1
                     successes += rollout.success
@@ -306,16 +304,6 @@ def _run_all(
             for future in running:
                 future.cancel()
             raise
-
-
-def _nobody_there(rollout: Rollout, ever: bool) -> bool:
-    """Whether an unscored rollout counts towards the end of the stage.
-
-    A server that has answered others and refuses this prompt is there, and refuses it again when
-    the stage is resumed: 16 such rollouts would end the stage each time.
-    """
-    fault = rollout.trajectory.fault
-    return not (ever and fault is not None and fault.what.startswith(REFUSED))
 
 
 def _someone_answers(rollout: Rollout, silent: int, most: int) -> None:

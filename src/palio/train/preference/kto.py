@@ -30,7 +30,6 @@ from palio.train.preference.trainer import (
     dataset_digest,
     kto_dataset,
 )
-from palio.train.rl.completions import check_completions
 from palio.train.rl.hooks import (
     MetricsFile,
     finished,
@@ -42,6 +41,7 @@ from palio.train.rl.opening import open_policy
 from palio.train.rl.policy import Policy, ServedPolicy
 from palio.train.rl.processes import ROWS, Desk, Done, sealed, trained_elsewhere, unseen
 from palio.train.rl.rollouts import Play, WorldRoller
+from palio.train.rl.sampler import check_completions
 from palio.train.rollouts import settle
 from palio.train.seen import Witness
 from palio.train.settings import Sampling, TrlSettings

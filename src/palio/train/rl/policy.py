@@ -25,8 +25,8 @@ from palio.train.checkpoint import load_checkpoint, save_checkpoint
 from palio.train.codec import Codec
 from palio.train.engine import Engine
 from palio.train.model import Qwen3
-from palio.train.rl.completions import CompletionsSampler
 from palio.train.rl.sampler import (
+    CompletionsSampler,
     EngineSampler,
     Sampler,
     TransformersSampler,

@@ -94,7 +94,7 @@ def roll_out(
 
 def token_server(sampling: Sampling, context: Context, previous: Path | None) -> Upstream | None:
     """The server at `sampling.base_url` by its completions of token ids; None: it has none."""
-    from palio.train.rl.completions import CompletionsSampler
+    from palio.train.rl.sampler import CompletionsSampler
     from palio.train.rl.tokens import TokenServer
 
     named = sampling.model or str(previous)
