@@ -150,6 +150,45 @@ def test_a_few_broken_rollouts_stop_nothing_and_are_tried_again_until_training_b
     assert nobody.asked == 0
 
 
+class Killed(BaseException):
+    pass
+
+
+def test_a_stage_with_rollouts_that_no_server_can_score_goes_on_as_it_would_have_ended(
+    ground: Ground,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Sixteen of them stand in a row when a stage goes on, and prove nothing of its server."""
+    order = ground.evenly(0, "rollouts-1")
+    long = {order[at].query for at in (1, 5)}
+
+    def narrow(_: int, body: dict[str, Any]) -> Exception | None:
+        said = " ".join(str(each["content"]) for each in body["messages"] if each["role"] == "user")
+        asked.append(said)
+        return RejectedError("too long") if any(each in said for each in long) else None
+
+    def stop(share: float, note: str) -> None:
+        if share > 0.8:
+            raise Killed
+
+    asked: list[str] = []
+    whole = rolled(ground, Answers(narrow), tmp_path / "whole")
+    assert whole.unscored == 2 * 8 >= DEAD
+    out = tmp_path / "killed"
+    with pytest.raises(Killed):
+        rolled(ground, Answers(narrow), out, report=stop)
+    begun = read_rollouts(out)
+    assert (len(begun) < 72, sum(not each.scored for each in begun)) == (True, 16)
+    asked.clear()
+    found = rolled(ground, Answers(narrow), out)
+    assert (len(found.rollouts), found.unscored) == (72, 16)
+    first = next(at for at, said in enumerate(asked) if any(each in said for each in long))
+    assert first >= 72 - len(begun) - 1, "what was never tried comes first, on two threads"
+    assert rolled(ground, Answers(narrow), out).unscored == 16, "nor where nothing else is left"
+    with pytest.raises(UpstreamError, match=f"{DEAD} rollouts in a row could not be scored: gone"):
+        rolled(ground, Answers(lambda *_: down()), out)
+
+
 # ---- a server of token ids, as vLLM is
 
 
@@ -183,10 +222,6 @@ def test_a_server_that_completes_tokens_is_given_the_tokens_of_the_conversation(
     assert all(each.scored and each.encoded() and len(each.turns) > 1 for each in rollouts)
     counts = made.named("rejection").counts
     assert counts["kept"] == sum(each.success for each in rollouts) > 0
-
-
-class Killed(BaseException):
-    pass
 
 
 def test_a_stage_that_was_killed_in_training_goes_on_with_the_same_rows(
