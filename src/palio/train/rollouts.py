@@ -186,6 +186,11 @@ def read_rollouts(folder: Path) -> list[Rollout]:
     return [last[key] for key in sorted(last)]
 
 
+def any_scored(folder: Path) -> bool:
+    """Whether a stage has a scored rollout already."""
+    return any(head.scored for head in whole_records(folder / FILE, _Head))
+
+
 def rollout_seed(base: int, problem_id: str, sample: int) -> int:
     """A digest, so that neither order nor subset of problems changes it."""
     return int(digest([base, problem_id, sample])[7:15], 16) & 0x7FFFFFFF
