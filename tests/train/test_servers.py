@@ -15,7 +15,7 @@ import pytest
 from palio.agents.scripted import ScriptedUpstream
 from palio.agents.server import ModelServer
 from palio.broker.upstream import HttpUpstream, RejectedError
-from palio.records import InputError, UpstreamError
+from palio.records import InputError, ResumeError, UpstreamError
 from palio.train.backends.loop import ChatCodec, LoopBackend
 from palio.train.checkpoint import checkpoint_folder
 from palio.train.codec import Talk
@@ -27,7 +27,9 @@ from palio.train.rl.sampler import Decoding
 from palio.train.rollouts import DEAD, FILE, Collected, collect, read_rollouts, settle
 from palio.train.run import train
 from palio.train.settings import Sampling
+from palio.train.stage import Keys
 from palio.train.stages.kept import by_bucket, keep, mixed
+from palio.train.stages.rejection import ASKED_FOR, CHAT, TOKENS, roll_out, token_server
 from palio.train.tokenizer import ChatTokenizer, Encoded
 from tests.train.test_stages import (
     BARE,
@@ -150,6 +152,45 @@ def test_a_few_broken_rollouts_stop_nothing_and_are_tried_again_until_training_b
     assert nobody.asked == 0
 
 
+class Killed(BaseException):
+    pass
+
+
+def test_a_stage_with_rollouts_that_no_server_can_score_goes_on_as_it_would_have_ended(
+    ground: Ground,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Sixteen of them stand in a row when a stage goes on, and prove nothing of its server."""
+    order = ground.evenly(0, "rollouts-1")
+    long = {order[at].query for at in (1, 5)}
+
+    def narrow(_: int, body: dict[str, Any]) -> Exception | None:
+        said = " ".join(str(each["content"]) for each in body["messages"] if each["role"] == "user")
+        asked.append(said)
+        return RejectedError("too long") if any(each in said for each in long) else None
+
+    def stop(share: float, note: str) -> None:
+        if share > 0.8:
+            raise Killed
+
+    asked: list[str] = []
+    whole = rolled(ground, Answers(narrow), tmp_path / "whole")
+    assert whole.unscored == 2 * 8 >= DEAD
+    out = tmp_path / "killed"
+    with pytest.raises(Killed):
+        rolled(ground, Answers(narrow), out, report=stop)
+    begun = read_rollouts(out)
+    assert (len(begun) < 72, sum(not each.scored for each in begun)) == (True, 16)
+    asked.clear()
+    found = rolled(ground, Answers(narrow), out)
+    assert (len(found.rollouts), found.unscored) == (72, 16)
+    first = next(at for at, said in enumerate(asked) if any(each in said for each in long))
+    assert first >= 72 - len(begun) - 1, "what was never tried comes first, on two threads"
+    assert rolled(ground, Answers(narrow), out).unscored == 16, "nor where nothing else is left"
+    with pytest.raises(UpstreamError, match=f"{DEAD} rollouts in a row could not be scored: gone"):
+        rolled(ground, Answers(lambda *_: down()), out)
+
+
 # ---- a server of token ids, as vLLM is
 
 
@@ -185,8 +226,81 @@ def test_a_server_that_completes_tokens_is_given_the_tokens_of_the_conversation(
     assert counts["kept"] == sum(each.success for each in rollouts) > 0
 
 
-class Killed(BaseException):
-    pass
+def told_ids(_: dict[str, Any]) -> dict[str, Any]:
+    return {"choices": [{"token_ids": [3], "logprobs": {"token_logprobs": [-0.5]}}]}
+
+
+def told_text(_: dict[str, Any]) -> dict[str, Any]:
+    return {"choices": [{"text": "x"}]}
+
+
+class Student:
+    """A rejection stage that looks at its server, of which only the answer matters."""
+
+    def __init__(self, tokenizer: ChatTokenizer, out: Path) -> None:
+        self.out = out
+        self._context: Any = SimpleNamespace(
+            keys=Keys("teacher", "sampler"),
+            backend=SimpleNamespace(codec=lambda *_: ChatCodec(tokenizer)),
+            recipe=SimpleNamespace(data=SimpleNamespace(longest=900), name="t"),
+        )
+
+    def by_token(self, url: str) -> bool:
+        return token_server(Sampling(base_url=url), self._context, None, self.out) is not None
+
+    def score(self) -> None:
+        (self.out / FILE).write_text('{"problem_id": "p", "sample": 0, "scored": true}\n')
+
+    def noted(self) -> str:
+        return (self.out / ASKED_FOR).read_text().strip()
+
+
+def test_a_stage_goes_on_asking_its_server_for_what_it_began_with(
+    tokenizer: ChatTokenizer, tmp_path: Path
+) -> None:
+    """Chat completions of a rollout of several turns are no row, and no resume makes it again."""
+    student = Student(tokenizer, tmp_path)
+    with serving(told_ids) as ids, serving(told_text) as text:
+        assert not student.by_token(text)
+        assert student.noted() == CHAT
+        assert student.by_token(ids), "nothing came of the other one"
+        assert student.noted() == TOKENS
+        student.score()
+        assert student.by_token(ids)
+        with pytest.raises(ResumeError, match="began with a server of token ids") as found:
+            student.by_token(text)
+        assert found.value.where == str(tmp_path)
+        (tmp_path / ASKED_FOR).write_text(CHAT)
+        assert not student.by_token(ids), "the rest is of the kind that the stage has"
+        assert student.noted() == CHAT
+
+
+def test_a_server_that_does_not_say_what_it_is_stops_the_stage_before_a_rollout(
+    tokenizer: ChatTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("palio.train.rl.completions._WAITS", ())
+    student = Student(tokenizer, tmp_path)
+    for status, remedy in ((503, "start it again"), (401, "PALIO_SAMPLER_KEY")):
+        with serving(told_ids, status) as url, pytest.raises(UpstreamError) as found:
+            student.by_token(url)
+        assert remedy in found.value.remedy
+    assert not any(tmp_path.iterdir())
+    with serving(told_ids) as url:
+        assert not student.by_token(url.replace("http://", "http://u:p@")), "it can chat alone"
+
+
+def test_a_stage_whose_rollouts_are_settled_needs_no_server(
+    tokenizer: ChatTokenizer,
+    ground: Ground,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    sampling = Sampling(samples=1, base_url="http://127.0.0.1:9/v1")
+    whole = rolled(ground, Answers(lambda *_: None), tmp_path)
+    settle(tmp_path)
+    context: Any = SimpleNamespace(
+        recipe=SimpleNamespace(name="t"), name="rejection", seed=0, ground=ground
+    )
+    assert roll_out(sampling, context, None, tmp_path, quiet) == whole
 
 
 def test_a_stage_that_was_killed_in_training_goes_on_with_the_same_rows(

@@ -22,7 +22,7 @@ from palio.train.model import Qwen3
 from palio.train.reading import read_recipe
 from palio.train.recipe import Recipe
 from palio.train.requests import with_token_ids
-from palio.train.rollouts import Rollout, Tape, Turn, collect, read_rollouts
+from palio.train.rollouts import DEAD, Rollout, Tape, Turn, collect, read_rollouts
 from palio.train.run import Options, train
 from palio.train.settings import Sampling
 from palio.train.stages.kept import keep
@@ -173,8 +173,11 @@ def test_when_nobody_answers_the_stage_stops(ground: Ground, tmp_path: Path) -> 
         def complete(self, body: dict[str, Any]) -> dict[str, Any]:
             raise UpstreamError("refused", code=3001)
 
-    with pytest.raises(UpstreamError, match="could not be scored"):
-        collect(ground, Dead(), CAREFUL, tmp_path, name="t", seed=1, report=quiet)
+    many, dead = msgspec.structs.replace(CAREFUL, samples=8), Counting(Dead())
+    with pytest.raises(UpstreamError, match=f"{DEAD} rollouts in a row could not be scored"):
+        collect(ground, dead, many, tmp_path, name="t", seed=1, report=quiet)
+    assert DEAD <= dead.asked < DEAD + 2 * many.threads, "those in flight, and no other one"
+    assert dead.asked < len(ground.problems) * many.samples
 
 
 # ---- whole chains

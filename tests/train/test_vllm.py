@@ -39,7 +39,8 @@ from palio.train.engine import Engine
 from palio.train.ground import Ground
 from palio.train.reading import read_recipe
 from palio.train.recipe import Recipe
-from palio.train.rl.sampler import CompletionsSampler, Decoding, EngineSampler
+from palio.train.rl.completions import CompletionsSampler
+from palio.train.rl.sampler import Decoding, EngineSampler
 from palio.train.rollouts import read_rollouts
 from palio.train.run import train
 from palio.train.text import chat_text

@@ -15,11 +15,12 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from palio.records import FaultCode, UpstreamError
+from palio.records import ConfigError, FaultCode, UpstreamError
 from palio.train.engine import Engine
+from palio.train.rl import completions, grpo
+from palio.train.rl.completions import NO_KEY, SAMPLER_KEY, CompletionsSampler
 from palio.train.rl.policy import OwnPolicy, ServedPolicy, TransformersPolicy, merged_weights
 from palio.train.rl.sampler import (
-    CompletionsSampler,
     Decoding,
     EngineSampler,
     Hear,
@@ -28,6 +29,7 @@ from palio.train.rl.sampler import (
     Sampler,
     TransformersSampler,
 )
+from palio.train.rl.settings import GrpoSettings
 from palio.train.text import chat_text
 from tests.train_rl.conftest import Scene
 
@@ -171,13 +173,18 @@ def test_a_model_that_fails_is_reported_to_every_caller(scene: Scene) -> None:
 
 
 @contextmanager
-def serving(answer: Any, status: int = 200, *, missing: int = 0) -> Iterator[str]:
+def serving(
+    answer: Any, status: int = 200, *, missing: int = 0, passing: Sequence[int] = ()
+) -> Iterator[str]:
+    """A server that gives `answer` with `status`, the first times with those of `passing`."""
+    first = list(passing)
+
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             assert self.path == "/v1/completions"
             data = json.dumps(answer(body)).encode()
-            self.send_response(status)
+            self.send_response(first.pop(0) if first else status)
             self.send_header("Content-Length", str(len(data) + missing))
             self.end_headers()
             self.wfile.write(data)
@@ -254,16 +261,24 @@ def refusing(status: int, message: str) -> Iterator[str]:
         (404, "The model `m` does not exist.", FaultCode.upstream_model_unknown, "name the model"),
         (401, "Unauthorized", FaultCode.upstream_key_refused, "key"),
         (500, "EngineCore encountered an issue", FaultCode.upstream_server_error, "start it again"),
+        (501, "Unsupported method", FaultCode.upstream_server_error, "at this address"),
+        (308, "Moved", FaultCode.upstream_server_error, "at this address"),
     ],
 )
 def test_what_a_server_refuses_is_told_in_its_words(
-    status: int, says: str, code: FaultCode, remedy: str
+    status: int, says: str, code: FaultCode, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Only a refusal of the request itself says that the server completes no token ids."""
+    monkeypatch.setattr(completions, "_WAITS", (0.0,))
     with refusing(status, says) as url:
         sampler = CompletionsSampler(url, "m")
         with pytest.raises(UpstreamError, match=f"answers {status} for the model 'm'.*") as found:
             sampler.sample([1], hot(0))
-        assert not sampler.answers([1])
+        if status in (400, 404, 501):
+            assert not sampler.answers([1])
+        else:
+            with pytest.raises(UpstreamError, match=f"answers {status}.*{says}"):
+                sampler.answers([1])
     assert says in found.value.what
     assert (found.value.code, remedy in found.value.remedy) == (code, True)
 
@@ -281,6 +296,41 @@ def test_a_server_that_completes_token_ids_is_known_by_one_token() -> None:
     assert [(body["prompt"], body["max_tokens"]) for body in asked] == [([7], 1)]
     with serving(lambda _: {"choices": [{"text": "x"}]}) as url:
         assert not CompletionsSampler(url, "m").answers([7])
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_fails_for_a_moment_is_looked_at_again(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completions, "_WAITS", (0.0, 0.0))
+    one = {"choices": [{"token_ids": [3], "logprobs": {"token_logprobs": [-0.5]}}]}
+    asked: list[Any] = []
+    with serving(lambda body: asked.append(body) or one, passing=[status, status]) as url:
+        assert CompletionsSampler(url, "m").answers([7])
+    assert len(asked) == 3
+    with refusing(status, "busy") as url, pytest.raises(UpstreamError, match="busy") as found:
+        CompletionsSampler(url, "m").answers([7])
+    assert found.value.retryable
+    with pytest.raises(UpstreamError, match="v1/completions"):
+        CompletionsSampler(url, "m").answers([7])  # nobody is there any more
+
+
+def test_a_key_s_remedy_is_that_of_who_asks(policy: OwnPolicy) -> None:
+    """Dr. GRPO has no key to give: the client that TRL pushes weights with sends none."""
+    with refusing(401, "Unauthorized") as url:
+        for on_key in (SAMPLER_KEY, NO_KEY):
+            served = ServedPolicy(policy, url, "m", on_key=on_key)
+            with served.sampler(None) as one, pytest.raises(UpstreamError) as found:
+                one.sample([1], hot(0))
+            assert found.value.remedy == on_key
+    mine = grpo._sampled_by(policy, GrpoSettings(base_url=url))
+    with mine.sampler(None) as one:
+        assert isinstance(one, CompletionsSampler)
+        assert one._on_key == NO_KEY
+    with pytest.raises(ConfigError, match="a user, a password") as refused:
+        grpo.needed(GrpoSettings(base_url="http://u:p@h:8000"))
+    assert NO_KEY in refused.value.remedy
+    assert "PALIO" not in refused.value.remedy
 
 
 def test_any_model_of_transformers_can_be_a_policy(scene: Scene, policy: OwnPolicy) -> None:

@@ -35,7 +35,7 @@ FILE = "rollouts.jsonl"
 SETTLED = "rollouts.settled"
 """In a stage's folder: training on its rollouts has begun, so none is run again."""
 DEAD = 16
-"""When this many rollouts in a row are unscored and none was ever scored, nobody answers."""
+"""When this many rollouts in a row are unscored and the stage has no scored one, nobody answers."""
 _WAVES = 4
 """Later on it takes this many for each that may be in flight: a server may start anew meanwhile."""
 
@@ -159,6 +159,8 @@ def collect(
             for sample in range(sampling.samples)
             if not settled and (problem.problem_id, sample) not in log.done
         ]
+        # Those that failed come last: some fail each time, and are no reason to try no other one.
+        jobs.sort(key=lambda job: (job[0].problem_id, job[1]) in log.failed)
         _run_all(jobs, runner, log, sampling.threads, report)
     rollouts = read_rollouts(folder)
     unscored = sum(not each.scored for each in rollouts)
@@ -182,6 +184,11 @@ def read_rollouts(folder: Path) -> list[Rollout]:
     """
     last = {(each.problem_id, each.sample): each for each in whole_records(folder / FILE, Rollout)}
     return [last[key] for key in sorted(last)]
+
+
+def any_scored(folder: Path) -> bool:
+    """Whether a stage has a scored rollout already."""
+    return any(head.scored for head in whole_records(folder / FILE, _Head))
 
 
 def rollout_seed(base: int, problem_id: str, sample: int) -> int:
@@ -243,16 +250,26 @@ class _Runner:
 
 
 class _Log:
-    """Append-only; a line torn by a kill is cut off when the log is opened."""
+    """Append-only; a line torn by a kill is cut off when the log is opened.
+
+    Attributes:
+        done: problem and sample of what is scored.
+        failed: those of the rest -> the code of the fault, None where the record has none.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.done: set[tuple[str, int]] = set()
+        self.failed: dict[tuple[str, int], int | None] = {}
         self._file: BinaryIO | None = None
 
     def __enter__(self) -> _Log:
-        heads = whole_records(self._path, _Head)
-        self.done = {(head.problem_id, head.sample) for head in heads if head.scored}
+        for head in whole_records(self._path, _Head):
+            key, fault = (head.problem_id, head.sample), head.trajectory.fault
+            if head.scored:
+                self.done.add(key)
+            else:
+                self.failed[key] = fault.code if fault else None
         mend_end(self._path)
         self._file = self._path.open("ab")
         return self
@@ -267,11 +284,28 @@ class _Log:
         self._file.write(to_json(rollout) + b"\n")
         self._file.flush()
 
+    def expected(self, rollout: Rollout) -> bool:
+        """Whether a rollout could not be scored as an earlier run already found."""
+        key, fault = (rollout.problem_id, rollout.sample), rollout.trajectory.fault
+        code = fault.code if fault else None
+        return not rollout.scored and key in self.failed and self.failed[key] == code
+
+
+class _Code(Record, frozen=True):
+    code: int
+
+
+class _Cause(Record, frozen=True):
+    fault: _Code | None = None
+
 
 class _Head(Record, frozen=True):
+    """What is read of a rollout to go on: the record itself is long."""
+
     problem_id: str
     sample: int
     scored: bool
+    trajectory: _Cause = _Cause()
 
 
 def _run_all(
@@ -281,10 +315,15 @@ def _run_all(
     threads: int,
     report: Callable[[float, str], None],
 ) -> None:
-    """Each rollout is in the log before the next one counts; an error stops the pool."""
+    """Each rollout is in the log before the next one counts; an error stops the pool.
+
+    One that a server that once answered cannot serve, e.g. a prompt that is too long for it, fails
+    in every run of the stage. It says nothing of whether anybody answers any more.
+    """
     waiting = deque(jobs)
     running: set[Future[Rollout]] = set()
     done = successes = silent = 0
+    scored = len(log.done)
     with ThreadPoolExecutor(threads, thread_name_prefix="rollout") as pool:
         try:
             while waiting or running:
@@ -293,8 +332,10 @@ def _run_all(
                 ended, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in ended:
                     rollout = future.result()
-                    silent = 0 if rollout.scored else silent + 1
-                    _someone_answers(rollout, silent, DEAD if silent > done else _WAVES * threads)
+                    scored += rollout.scored
+                    if not (scored and log.expected(rollout)):
+                        silent = 0 if rollout.scored else silent + 1
+                    _someone_answers(rollout, silent, _WAVES * threads if scored else DEAD)
                     log.append(rollout)
                     done += 1
                     successes += rollout.success

@@ -30,6 +30,7 @@ from palio.train.preference.trainer import (
     dataset_digest,
     kto_dataset,
 )
+from palio.train.rl.completions import SAMPLER_KEY, check_completions
 from palio.train.rl.hooks import (
     MetricsFile,
     finished,
@@ -41,7 +42,6 @@ from palio.train.rl.opening import open_policy
 from palio.train.rl.policy import Policy, ServedPolicy
 from palio.train.rl.processes import ROWS, Desk, Done, sealed, trained_elsewhere, unseen
 from palio.train.rl.rollouts import Play, WorldRoller
-from palio.train.rl.sampler import check_completions
 from palio.train.rollouts import settle
 from palio.train.seen import Witness
 from palio.train.settings import Sampling, TrlSettings
@@ -240,7 +240,8 @@ def needed(settings: KtoSettings) -> None:
     """The address of a server that samples can be asked for completions of token ids."""
     sampling = settings.sampling
     if sampling.base_url:
-        check_completions(sampling.base_url, sampling.temperature, "sampling.base_url")
+        setting, heat = "sampling.base_url", sampling.temperature
+        check_completions(sampling.base_url, heat, setting, on_key=SAMPLER_KEY)
 
 
 KTO = Kind(

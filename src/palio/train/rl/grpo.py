@@ -13,6 +13,7 @@ from palio.corpus.rows import read_rows
 from palio.train.backends.job import configured
 from palio.train.backends.sharing import check_in_place
 from palio.train.context import Context, Kind
+from palio.train.rl.completions import NO_KEY, check_completions
 from palio.train.rl.hooks import (
     MetricsFile,
     finished,
@@ -35,7 +36,6 @@ from palio.train.rl.processes import (
 )
 from palio.train.rl.pushed import check_installed, check_server, push_whole, pushing
 from palio.train.rl.rollouts import Roller
-from palio.train.rl.sampler import check_completions
 from palio.train.rl.settings import GrpoSettings, TeacherSettings
 from palio.train.rl.sources import (
     make_roller,
@@ -194,7 +194,7 @@ def served_by(settings: GrpoSettings, previous: Path | None) -> GrpoSettings:
 def _sampled_by(policy: Policy, settings: GrpoSettings) -> Policy:
     if not settings.base_url:
         return policy
-    return ServedPolicy(policy, settings.base_url, settings.served_model)
+    return ServedPolicy(policy, settings.base_url, settings.served_model, on_key=NO_KEY)
 
 
 def _counts(trainer: StepGrpoTrainer, roller: Roller) -> dict[str, int]:
@@ -237,7 +237,7 @@ def asked(settings: GrpoSettings, previous: Path | None) -> Endpoint | None:
 def needed(settings: GrpoSettings) -> None:
     """A server that weights can be pushed to and that can be asked, or whole weights to sample."""
     if settings.base_url:
-        check_completions(settings.base_url, settings.temperature, "base_url")
+        check_completions(settings.base_url, settings.temperature, "base_url", on_key=NO_KEY)
         check_server(settings.base_url, launched=bool(settings.trl.launch))
     else:
         check_in_place(settings.trl)

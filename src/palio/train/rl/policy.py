@@ -25,12 +25,8 @@ from palio.train.checkpoint import load_checkpoint, save_checkpoint
 from palio.train.codec import Codec
 from palio.train.engine import Engine
 from palio.train.model import Qwen3
-from palio.train.rl.sampler import (
-    CompletionsSampler,
-    EngineSampler,
-    Sampler,
-    TransformersSampler,
-)
+from palio.train.rl.completions import SAMPLER_KEY, CompletionsSampler
+from palio.train.rl.sampler import EngineSampler, Sampler, TransformersSampler
 from palio.train.rl.scoring import own_kernels
 from palio.train.tokenizer import ChatTokenizer
 
@@ -138,10 +134,14 @@ class ServedPolicy:
         url: the server's address.
         model: its name there.
         key: bearer token, "" for none.
+        on_key: what to do where the server refuses it, in words.
     """
 
-    def __init__(self, inner: Policy, url: str, model: str, *, key: str = "") -> None:
-        self._inner, self._url, self._model, self._key = inner, url, model, key
+    def __init__(
+        self, inner: Policy, url: str, model: str, *, key: str = "", on_key: str = SAMPLER_KEY
+    ) -> None:
+        self._inner, self._url, self._model = inner, url, model
+        self._key, self._on_key = key, on_key
         self.model, self.tokenizer, self.codec = inner.model, inner.tokenizer, inner.codec
         self.copy: Callable[[], nn.Module] = inner.copy
         self.kernels: Callable[..., AbstractContextManager[None]] = inner.kernels
@@ -151,7 +151,7 @@ class ServedPolicy:
     def sampler(self, trainer: Any) -> Iterator[Sampler]:
         """See `Policy`; TRL has pushed the weights before it asks for rollouts (`use_vllm`)."""
         del trainer
-        yield CompletionsSampler(self._url, self._model, key=self._key)
+        yield CompletionsSampler(self._url, self._model, key=self._key, on_key=self._on_key)
 
 
 class TransformersPolicy:

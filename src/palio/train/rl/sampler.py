@@ -1,4 +1,4 @@
-"""Tokens in, tokens out, with the log-probability of each: three samplers behind one method.
+"""Tokens in, tokens out, with the log-probability of each: samplers behind one method.
 
 None of them ever samples with dropout: our engine's model has none, and `TransformersSampler`
 switches the live model to evaluation while it samples.
@@ -6,39 +6,27 @@ switches the live model to evaluation while it samples.
 
 from __future__ import annotations
 
-import json
 import queue
 import random
 import threading
-import urllib.error
-import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from http.client import HTTPException
 from inspect import signature
 from typing import Any, NamedTuple, Protocol, Self
-from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from palio.broker.hangup import client_gone
-from palio.broker.upstream import checked_url, shown_url
-from palio.records import ConfigError, FaultCode, UpstreamError
 from palio.train.admission import Listening, answered, broken, tell, unwanted
 from palio.train.engine import Engine, Sampled
 
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
 """Transformers 5.24 renamed it; older ones of the range that palio takes have the old name."""
-_WHOLE = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-"""Of vLLM's own parameters: the whole distribution. Where a request is silent, vLLM takes them
-from the model's generation_config.json, and Qwen3's says top_k = 20."""
-MAX_TEMPERATURE = 2.0
-"""Of a request to vLLM, which refuses a higher one."""
 _GATHER_S = 0.01
 """How long the batcher waits for further prompts; a turn of a rollout takes longer than that."""
 
@@ -278,101 +266,3 @@ def draw(logits: Tensor, decoding: Decoding, rng: random.Random) -> tuple[int, f
     place = int(torch.searchsorted(total[:allowed].cpu(), point, right=True))
     token = int(tokens[min(place, allowed - 1)])
     return token, float(scores[token])
-
-
-def check_completions(url: str, temperature: float, setting: str) -> None:
-    """Refuse what a `CompletionsSampler` can ask for nothing with.
-
-    Args:
-        url: base address of the server.
-        temperature: of all its completions.
-        setting: what the recipe calls the address.
-
-    Raises:
-        ConfigError: the address is no URL, or has parts that are lost; a temperature over vLLM's.
-    """
-    parts = urlsplit(checked_url(url))
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        raise ConfigError(
-            f"`{setting}` has a user, a password or a query, which completions of token ids take "
-            "none of",
-            where=shown_url(url),
-            remedy="say http://HOST:PORT alone; a key goes by PALIO_SAMPLER_KEY",
-        )
-    if temperature > MAX_TEMPERATURE:
-        raise ConfigError(
-            f"temperature = {temperature:g}: vLLM takes at most {MAX_TEMPERATURE:g}",
-            where=shown_url(url),
-            remedy="lower it, or leave the address out",
-        )
-
-
-class CompletionsSampler:
-    """`POST {url}/v1/completions` with a prompt of token ids, as vLLM serves it.
-
-    Args:
-        url: base address of the server, with or without ``/v1``.
-        model: name that the server gives the model.
-        key: bearer token, "" for none.
-        timeout_s: of one request.
-    """
-
-    def __init__(self, url: str, model: str, *, key: str = "", timeout_s: float = 300.0) -> None:
-        self._url = f"{url.rstrip('/').removesuffix('/v1')}/v1/completions"
-        self._model, self._key, self._timeout = model, key, timeout_s
-
-    def sample(self, ids: Sequence[int], decoding: Decoding) -> Sampled:
-        """See `Sampler`."""
-        body = {
-            "model": self._model,
-            "prompt": list(ids),
-            "return_token_ids": True,
-            "logprobs": 0,
-            **_WHOLE,
-            **decoding._asdict(),
-        }
-        head = {"Content-Type": "application/json"}
-        if self._key:
-            head["Authorization"] = f"Bearer {self._key}"
-        request = urllib.request.Request(  # noqa: S310 - the address is the user's configuration
-            self._url, json.dumps(body).encode(), head
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=self._timeout) as reply:  # noqa: S310
-                choice = json.load(reply)["choices"][0]
-            written, scores = choice["token_ids"], choice["logprobs"]["token_logprobs"]
-            return Sampled([int(token) for token in written], [float(score) for score in scores])
-        except urllib.error.HTTPError as error:
-            raise self._refused(error) from error
-        except (OSError, ValueError, HTTPException) as error:  # the last one: it broke off
-            raise broken(f"{self._url}: {error}") from error
-        except (KeyError, IndexError, TypeError) as error:
-            raise UpstreamError(
-                f"{self._url} answers without token ids or log-probabilities: {error!r}",
-                code=FaultCode.upstream_garbage,
-                remedy="serve the model with vLLM 0.10.2 or newer, which has `return_token_ids`",
-            ) from error
-
-    def answers(self, ids: Sequence[int]) -> bool:
-        """Whether the server completes token ids and tells the new ones."""
-        try:
-            return len(self.sample(ids, Decoding(1, 0.0, 1.0, 0)).ids) == 1
-        except UpstreamError:
-            return False
-
-    def _refused(self, error: urllib.error.HTTPError) -> UpstreamError:
-        """What the server said: a bare number tells nobody which flag it was started without."""
-        with error:
-            said = error.read(4_000).decode("utf-8", "replace").strip()
-        what = f"{self._url} answers {error.code} for the model {self._model!r}: {said[:300]}"
-        if error.code == 404 and "model" in said:
-            code, remedy = FaultCode.upstream_model_unknown, "name the model as the server does"
-        elif error.code in (401, 403):
-            code, remedy = FaultCode.upstream_key_refused, "give the key that the server wants"
-        elif error.code == 400:
-            code, remedy = FaultCode.upstream_server_error, "ask what the server takes"
-            if "context" in said or "max_model_len" in said:
-                remedy = "start it with a `--max-model-len` of at least the recipe's `longest`"
-        else:
-            return broken(what)
-        return UpstreamError(what, code=code, remedy=remedy)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from palio.broker.upstream import HttpUpstream, Upstream
-from palio.records import ConfigError
+from palio.broker.upstream import HttpUpstream, Upstream, no_upstream
+from palio.records import ConfigError, ResumeError
 from palio.train.context import Context, Kind, ground_of
-from palio.train.rollouts import Collected, collect, settle
+from palio.train.rollouts import SETTLED, Collected, any_scored, collect, settle
 from palio.train.settings import Sampling, SftSettings, small_training
 from palio.train.stage import Report, StageResult
 from palio.train.stages.kept import Kept, by_reward, keep, mixed
@@ -19,6 +19,10 @@ _ROLLED = 0.5
 """Share of the stage's progress that is the rollouts."""
 _TURN = 1024
 """Tokens of a turn where the recipe names no `max_tokens`, as in KTO."""
+ASKED_FOR = "rollouts.asked"
+"""In the stage's folder: what its server is asked for, one of the two below."""
+TOKENS = "token ids"
+CHAT = "chat completions"
 
 
 class RejectionSettings(SftSettings, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -71,16 +75,20 @@ def roll_out(
 
     A server that completes token ids, as vLLM does, is given them: tokens in, tokens out. Another
     one, such as `palio serve`, is asked for chat completions with their ids.
+
+    Raises:
+        UpstreamError: the server does not answer, or refuses the key.
+        ResumeError: it no longer completes token ids, which the stage began with.
     """
     with ExitStack() as open_now:
-        upstream: Upstream
-        by_token = token_server(sampling, context, previous) if sampling.base_url else None
-        if by_token is not None:
-            upstream = by_token
-        elif sampling.base_url:
-            upstream = open_now.enter_context(HttpUpstream(sampling.base_url, context.keys.sampler))
-        else:
+        upstream: Upstream = no_upstream  # of a stage that is settled, whose server may be gone
+        if not sampling.base_url:
             upstream = open_now.enter_context(context.backend.serve(previous, context))
+        elif not (out / SETTLED).exists():
+            by_token = token_server(sampling, context, previous, out)
+            upstream = by_token or open_now.enter_context(
+                HttpUpstream(sampling.base_url, context.keys.sampler)
+            )
         return collect(
             ground_of(context),
             upstream,
@@ -92,15 +100,34 @@ def roll_out(
         )
 
 
-def token_server(sampling: Sampling, context: Context, previous: Path | None) -> Upstream | None:
-    """The server at `sampling.base_url` by its completions of token ids; None: it has none."""
-    from palio.train.rl.sampler import CompletionsSampler
+def token_server(
+    sampling: Sampling, context: Context, previous: Path | None, out: Path
+) -> Upstream | None:
+    """The server at `sampling.base_url` by its completions of token ids; None: it has none.
+
+    A stage that has scored rollouts goes on as it began: those of the other kind may be no row.
+    """
+    from palio.train.rl.completions import CompletionsSampler, takes_address
     from palio.train.rl.tokens import TokenServer
 
+    noted = out / ASKED_FOR
+    begun = noted.read_text("utf-8").strip() if noted.exists() and any_scored(out) else ""
+    if begun == CHAT:
+        return None
     named = sampling.model or str(previous)
     sampler = CompletionsSampler(sampling.base_url, named, key=context.keys.sampler)
     codec = context.backend.codec(previous, context)
-    if not sampler.answers([codec.end]):
+    completes = takes_address(sampling.base_url) and sampler.answers([codec.end])
+    if begun == TOKENS and not completes:
+        raise ResumeError(
+            f"the stage began with a server of {TOKENS}, and the one at `sampling.base_url` now "
+            "completes none",
+            where=str(out),
+            remedy="put that server back, name another --out, or remove this folder",
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    noted.write_text(f"{TOKENS if completes else CHAT}\n", "utf-8")
+    if not completes:
         return None
     longest = context.recipe.data.longest
     return TokenServer(sampler, codec, max_tokens=_TURN, longest=longest)
