@@ -125,16 +125,16 @@ def test_one_process_of_a_launcher_that_should_be_several_is_refused(
     assert roller.count == 0
 
 
-@pytest.mark.parametrize(("iterations", "made"), [(1, 24), (2, 16)])
+@pytest.mark.parametrize(("iterations", "steps", "made"), [(1, 3, 24), (2, 4, 16)])
 def test_the_rollouts_that_are_told_are_those_that_were_made(
-    scene: Scene, policy: OwnPolicy, tmp_path: Path, iterations: int, made: int
+    scene: Scene, policy: OwnPolicy, tmp_path: Path, iterations: int, steps: int, made: int
 ) -> None:
     extra = {"num_iterations": iterations} if iterations > 1 else {}
-    chosen = settings(trl=trl(4, 2, max_steps=3, extra=extra))
+    chosen = settings(trl=trl(4, 2, max_steps=steps, save_steps=2, extra=extra))
     roller = Counting(graded(scene, chosen).inner)
     trainer = train_grpo(policy, roller, chosen, tmp_path, seed=1, report=quiet)
     counts = _counts(trainer, roller)
-    assert counts == {"steps": 3, "rollouts": made, "stopped_early": 0}
+    assert counts == {"steps": steps, "rollouts": made, "stopped_early": 0}
     assert roller.count == made
 
 
