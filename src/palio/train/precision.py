@@ -14,8 +14,8 @@ def product_type(device: torch.device) -> torch.dtype:
     """The type in which products are fastest on a device, of bfloat16 and float32.
 
     A processor without instructions for bfloat16 takes such products number by number: on an AVX2
-    core 1,024 x 1,024 x 1,024 lasted 2.25 s, in float32 0.04 s. What is learned is as good in
-    either, but not the same to the last digit.
+    core 1,024 x 1,024 x 1,024 lasted 2.25 s, in float32 0.04 s. What is learned is not the
+    same to the last digit.
     """
     if device.type == "cpu" and not multiplies_bfloat16():
         return torch.float32
