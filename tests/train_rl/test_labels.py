@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from palio.records import UpstreamError
+from palio.records import FaultCode, UpstreamError
 from palio.train.preference.labels import LABELLED, Labelled, read_labels, sample_labels
 from palio.train.rl.rollouts import Rollout
 from palio.train.rl.sampler import Sampler
@@ -27,24 +27,35 @@ ROLLOUT = Rollout(
     success=True,
 )
 
+GONE = UpstreamError("nobody answers", code=FaultCode.upstream_unreachable)
+REFUSED = UpstreamError("the prompt is too long", code=FaultCode.upstream_truncated)
+
 
 class Server:
     """Rolls out what it is asked for, and nothing that was asked after `until` rollouts.
 
+    Args:
+        refused: keys that it never rolls out.
+
     Attributes:
         asked: rollouts.
+        order: keys of these.
     """
 
-    def __init__(self, until: int = 1_000) -> None:
+    def __init__(self, until: int = 1_000, refused: Sequence[str] = ()) -> None:
         self.keys = tuple(map(str, range(100)))
-        self.until, self.asked = until, 0
+        self.until, self.refused, self.asked = until, refused, 0
+        self.order: list[str] = []
 
     def roll(self, keys: Sequence[str], seeds: Sequence[int], sampler: Sampler) -> list[Rollout]:
         made = []
         for key in keys:
             self.asked += 1
+            self.order.append(key)
             one = replace(ROLLOUT, key=key, success=int(key) % 2 == 0)
-            made.append(one if self.asked <= self.until else replace(one, outcome=None))
+            answered = self.asked <= self.until and key not in self.refused
+            why = REFUSED if key in self.refused else GONE
+            made.append(one if answered else replace(one, outcome=None, fault=why))
         return made
 
 
@@ -74,3 +85,32 @@ def test_the_last_few_may_be_lost_and_stay_so_when_training_has_begun(tmp_path: 
     server = Server()
     assert labels(server, tmp_path) == rows, "a state was trained on these very rows"
     assert server.asked == 0
+
+
+LONG = tuple(map(str, range(3)))
+"""Keys of 18 rollouts, more than DEAD."""
+
+
+def test_prompts_that_a_server_refuses_each_time_end_no_resumed_stage(tmp_path: Path) -> None:
+    rows = labels(Server(refused=LONG), tmp_path)
+    assert sum(row.label is None for row in rows) == 6 * len(LONG) > DEAD
+    again = Server(refused=LONG)
+    assert labels(again, tmp_path) == rows
+    assert again.asked == 6 * len(LONG), "they are tried again, and only they"
+
+
+def test_what_was_never_tried_comes_before_what_failed(tmp_path: Path) -> None:
+    with pytest.raises(UpstreamError):
+        labels(Server(until=256, refused=LONG), tmp_path)
+    again = Server(refused=LONG)
+    labels(again, tmp_path)
+    failed = sum(row.label is None for row in read_labels(tmp_path / LABELLED)[:256])
+    assert failed > 0
+    assert set(again.order[-failed:]) <= set(LONG)
+    assert not all(key in LONG for key in again.order[:failed])
+
+
+def test_a_server_that_is_gone_is_told_though_only_refused_ones_are_left(tmp_path: Path) -> None:
+    labels(Server(refused=LONG), tmp_path)
+    with pytest.raises(UpstreamError, match="nobody answers"):
+        labels(Server(until=0), tmp_path)

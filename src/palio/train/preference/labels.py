@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from palio.records import InputError, Record, to_json
-from palio.train.rl.rollouts import Roller, checked, rollout_seed
+from palio.train.rl.rollouts import Loss, Roller, Rollout, checked, rollout_seed
 from palio.train.rl.sampler import Sampler
 from palio.train.rollouts import DEAD, SETTLED
 from palio.world.appended import mend_end, whole_records
@@ -29,6 +29,7 @@ class Labelled(Record, frozen=True, omit_defaults=False):
         completion: all ids after it.
         mask: which of these the model wrote, 1 or 0; only they are trained on.
         label: strict success; None: unscored, left out.
+        fault: `FaultCode` of one that is unscored.
     """
 
     key: str
@@ -37,6 +38,7 @@ class Labelled(Record, frozen=True, omit_defaults=False):
     completion: tuple[int, ...]
     mask: tuple[int, ...]
     label: bool | None
+    fault: int | None = None
 
 
 def sample_labels(
@@ -50,7 +52,9 @@ def sample_labels(
 ) -> list[Labelled]:
     """`samples` rollouts of each key, labelled; what `out` already holds is not run again.
 
-    One that could not be scored is, until the stage has begun to train (`rollouts.settle`).
+    One that could not be scored is, until the stage has begun to train (`rollouts.settle`): after
+    all that was never tried, and where others are scored, the same fault once more is no sign that
+    nobody answers. A prompt that is too long for its server fails each time.
 
     Args:
         roller: what is rolled out.
@@ -70,29 +74,41 @@ def sample_labels(
     settled = (out / SETTLED).exists()
     done = {job for job, row in held.items() if settled or row.label is not None}
     left = [job for job in jobs if job not in done]
+    failed = {job: held[job].fault for job in left if job in held}
+    left.sort(key=failed.__contains__)
     for start in range(0, len(left), _CHUNK):
         part = left[start : start + _CHUNK]
         seeds = [rollout_seed(seed, 0, key, number) for key, number in part]
         rollouts = roller.roll([key for key, _ in part], seeds, sampler)
-        if len(part) >= DEAD or all(row.label is None for row in held.values()):
-            checked(rollouts, 0)
-        rows = [
-            Labelled(
-                key=key,
-                number=number,
-                prompt=tuple(each.prompt),
-                completion=tuple(each.completion),
-                mask=tuple(map(int, each.mask)),
-                label=None if each.outcome is None else each.success,
-            )
-            for (key, number), each in zip(part, rollouts, strict=True)
+        rows = [_labelled(job, each) for job, each in zip(part, rollouts, strict=True)]
+        answered = any(row.label is not None for row in held.values())
+        news = [
+            each
+            for job, row, each in zip(part, rows, rollouts, strict=True)
+            if not (answered and job in failed and row.fault == failed[job] is not None)
         ]
+        if len(news) >= DEAD or not answered:
+            checked(news, 0)
         with path.open("ab") as file:
             file.writelines(to_json(row) + b"\n" for row in rows)
         held |= {(row.key, row.number): row for row in rows}
         if progress:
             progress((start + len(part)) / len(left))
     return [held[job] for job in jobs]
+
+
+def _labelled(job: tuple[str, int], rollout: Rollout) -> Labelled:
+    key, number = job
+    loss = Loss.of(rollout)
+    return Labelled(
+        key=key,
+        number=number,
+        prompt=tuple(rollout.prompt),
+        completion=tuple(rollout.completion),
+        mask=tuple(map(int, rollout.mask)),
+        label=None if loss else rollout.success,
+        fault=loss.code if loss else None,
+    )
 
 
 def write_labels(path: Path, rows: Sequence[Labelled]) -> None:
