@@ -25,6 +25,7 @@ from palio.broker.upstream import RejectedError
 from palio.train.admission import Listening, Slot, Slots, answered, broken, common, tell
 from palio.train.cache import Decoder
 from palio.train.checkpoint import checkpoint_name, load_checkpoint
+from palio.train.drawing import draw
 from palio.train.model import Qwen3
 from palio.train.requests import Wish, Written, completion, read_request
 from palio.train.streamed import Stream
@@ -266,21 +267,15 @@ class Engine:
 
     def _choose(self, slots: Sequence[_Slot], logits: Tensor) -> None:
         """Pick the next token of each conversation and finish those that are done."""
-        likeliest = logits.argmax(-1).tolist()
-        if any(slot.job and slot.job.wish.temperature > 0 for slot in slots):
-            logits = (
-                logits.cpu()
-            )  # one copy; drawing row by row would wait for the device each time
-        for place, slot in enumerate(slots):
-            job = slot.job
-            if job is None:
-                continue
-            hot = job.wish.temperature > 0
-            token = _sample(logits[place], job.wish, job.rng) if hot else likeliest[place]
+        jobs = [slot.job for slot in slots if slot.job]
+        scored = any(job.logprobs is not None for job in jobs)
+        wishes, rngs = [job.wish for job in jobs], [job.rng for job in jobs]
+        drawn = draw(logits, wishes, rngs, scored=scored)
+        for place, (slot, job) in enumerate(zip(slots, jobs, strict=True)):
+            token = drawn.tokens[place]
             job.written.append(token)
             if job.logprobs is not None:
-                chances = torch.log_softmax(logits[place] / (job.wish.temperature or 1.0), -1)
-                job.logprobs.append(float(chances[token]))
+                job.logprobs.append(drawn.logprobs[place])
             if job.heard is not None:
                 job.heard.told()
             if token == self._tokenizer.end or len(job.written) >= job.wish.max_tokens:
@@ -301,14 +296,3 @@ def _similar(
     lengths = [len(slot.job.ids) - shared for slot, shared in taken if slot.job]
     cut = next((at for at, n in enumerate(lengths) if n > 2 * lengths[0] + 8), len(taken))
     return taken[:cut], taken[cut:]
-
-
-def _sample(logits: Tensor, wish: Wish, rng: random.Random) -> int:
-    """Inverse transform over probabilities sorted by size, so that only the rng decides."""
-    chances, tokens = torch.softmax(logits.double() / wish.temperature, -1).sort(descending=True)
-    total = torch.cumsum(chances, 0)
-    allowed = int((total < wish.top_p).sum()) + 1
-    allowed = min(allowed, len(tokens))
-    point = rng.random() * float(total[allowed - 1])
-    place = int(torch.searchsorted(total[:allowed], point, right=True))
-    return int(tokens[min(place, allowed - 1)])

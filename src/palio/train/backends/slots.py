@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from palio.train.admission import Slot, Slots, common, tell
-from palio.train.rl.sampler import Asked, QueuedSampler, TransformersSampler, draw
+from palio.train.rl.sampler import Asked, QueuedSampler, TransformersSampler, add_next
 
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
 _GROWTH = 512
@@ -127,7 +127,7 @@ class SlotSampler(QueuedSampler):
                 rows = slice(slot.row, slot.row + 1)
                 logits = self._forward(rows, torch.tensor([part]), places)
             slot.ids = list(job.ids)
-            self._choose(slot, logits[0])
+            self._choose([slot], logits)
 
     def _placed(self, ids: Sequence[int], free: Sequence[_Slot]) -> tuple[_Slot, int]:
         """A free slot, and how many of the ids it holds by now."""
@@ -150,7 +150,7 @@ class SlotSampler(QueuedSampler):
         logits = self._forward(slice(0, top), torch.tensor(last), places.to(self._device))
         for slot in active:
             slot.ids.append(last[slot.row][0])
-            self._choose(slot, logits[slot.row])
+        self._choose(active, logits[[slot.row for slot in active]])
 
     def _forward(self, rows: slice, ids: Tensor, places: Tensor) -> Tensor:
         """Logits (B, vocabulary) after the last of the ids."""
@@ -167,14 +167,14 @@ class SlotSampler(QueuedSampler):
         scores: Tensor = out.logits[:, -1]
         return scores
 
-    def _choose(self, slot: _Slot, logits: Tensor) -> None:
-        job = slot.job
-        assert job is not None
-        token, logprob = draw(logits, job.decoding, job.rng)
-        job.add(token, logprob)
-        if token == self._end or len(job.written.ids) >= job.decoding.max_tokens:
-            self._slots.release(slot)
-            tell(job.done, job.written)
+    def _choose(self, slots: Sequence[_Slot], logits: Tensor) -> None:
+        jobs = [slot.job for slot in slots if slot.job]
+        add_next(logits, jobs)
+        for slot, job in zip(slots, jobs, strict=True):
+            written = job.written.ids
+            if written[-1] == self._end or len(written) >= job.decoding.max_tokens:
+                self._slots.release(slot)
+                tell(job.done, job.written)
 
 
 def sampler_of(model: Any, *, end: int, slots: int = 8) -> SlotSampler | TransformersSampler:

@@ -23,6 +23,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from palio.broker.hangup import client_gone
 from palio.train.admission import Listening, answered, broken, tell, unwanted
+from palio.train.drawing import draw
 from palio.train.engine import Engine, Sampled
 
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
@@ -212,9 +213,10 @@ class TransformersSampler(QueuedSampler):
                 **self._last,
             )
             past = out[_CACHE]
-            tokens = [self._next(row, out.logits[at, -1]) for at, row in enumerate(rows)]
+            going = [at for at, row in enumerate(rows) if not self._is_done(row)]
+            add_next(out.logits[going, -1], [rows[at] for at in going])
             open_rows = not all(self._is_done(row) for row in rows)
-            ids = torch.tensor(tokens, device=device)[:, None]
+            ids = torch.tensor([row.written.ids[-1] for row in rows], device=device)[:, None]
             mask = torch.cat([mask, torch.ones_like(ids)], 1)
 
     def _is_done(self, row: Asked) -> bool:
@@ -223,13 +225,12 @@ class TransformersSampler(QueuedSampler):
             written[-1] == self._end or len(written) >= row.decoding.max_tokens or unwanted(row)
         )
 
-    def _next(self, row: Asked, logits: Tensor) -> int:
-        """The row's next token; a row that is done is fed its last one and keeps nothing."""
-        if self._is_done(row):
-            return row.written.ids[-1]
-        token, logprob = draw(logits, row.decoding, row.rng)
+
+def add_next(logits: Tensor, rows: Sequence[Asked]) -> None:
+    """Draw each row's next token from its (rows, vocabulary) logits."""
+    drawn = draw(logits, [row.decoding for row in rows], [row.rng for row in rows])
+    for row, token, logprob in zip(rows, drawn.tokens, drawn.logprobs, strict=True):
         row.add(token, logprob)
-        return token
 
 
 def _can_keep_last(model: nn.Module) -> bool:
@@ -251,18 +252,3 @@ def sampling_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for part, training in before:
             part.training = training
-
-
-def draw(logits: Tensor, decoding: Decoding, rng: random.Random) -> tuple[int, float]:
-    """A token and its log-probability; (vocabulary,) logits."""
-    scores = torch.log_softmax(logits.double() / (decoding.temperature or 1.0), -1)
-    if not decoding.temperature:
-        token = int(scores.argmax())
-        return token, float(scores[token])
-    ordered, tokens = scores.exp().sort(descending=True)
-    total = ordered.cumsum(0)
-    allowed = min(int((total < decoding.top_p).sum()) + 1, len(tokens))
-    point = torch.tensor(rng.random() * float(total[allowed - 1]), dtype=total.dtype)
-    place = int(torch.searchsorted(total[:allowed].cpu(), point, right=True))
-    token = int(tokens[min(place, allowed - 1)])
-    return token, float(scores[token])
