@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import msgspec
 import pytest
 
 from palio.evaluate.experiment.runs import RUNS, read_runs
@@ -56,10 +57,10 @@ against = "raw"
 """
 
 
-def command(folder):
+def command(folder, out="lab"):
     base = [sys.executable, "-c", "from palio.cli.main import run; run()", "experiment", "run"]
     base += ["--seeds", "1", "--plan", str(folder / "plan.toml"), "--lab", str(folder / "lab.toml")]
-    return [*base, "--out", str(folder / "lab")]
+    return [*base, "--out", str(folder / out)]
 
 
 @pytest.fixture
@@ -78,6 +79,15 @@ def lab(tmp_path):
 def started_runs(folder):
     arms = folder / "lab" / "arms" / "small"
     return len(list(arms.glob("*/*/exam/greedy/rollouts.jsonl"))) if arms.exists() else 0
+
+
+def facts(folder):
+    """All that runs say, but how long they took."""
+    runs = [msgspec.to_builtins(run) for run in read_runs(folder)]
+    return [
+        {name: value for name, value in run.items() if name not in ("train_s", "exam_s")}
+        for run in runs
+    ]
 
 
 @pytest.mark.slow
@@ -110,3 +120,5 @@ def test_a_lab_that_is_killed_goes_on_where_it_stood(lab):
     size = (lab / "lab" / RUNS).stat().st_size
     subprocess.run(command(lab), check=True, capture_output=True, timeout=400)
     assert (lab / "lab" / RUNS).stat().st_size == size
+    subprocess.run(command(lab, "whole"), check=True, capture_output=True, timeout=400)
+    assert facts(lab / "lab") == facts(lab / "whole"), "the one that was cut short, too"
