@@ -178,3 +178,20 @@ def test_an_untrained_model_runs_through_the_broker(engine: Engine, shop: Shop) 
     )
     assert record.inferences
     assert record.fault is None
+
+
+def test_a_conversation_near_the_context_s_end_is_read_beside_a_longer_prompt(small: Qwen3) -> None:
+    """What fills it up lies behind the end; nobody reads that, and nobody trips over it."""
+    places = small.config.max_positions
+    torch.manual_seed(0)
+    long, other = torch.randint(5, 100, (places - 10,)).tolist(), [7, 8, 9] * 20
+    alone, beside = Decoder(small, 2), Decoder(small, 2)
+    for decoder in (alone, beside):
+        decoder.advance([0], [long], [0])
+    rest = [11, 12, 13, 14]
+    wanted = alone.advance([0], [rest], [len(long)])[0], alone.advance([1], [other], [0])[0]
+    got = beside.advance([0, 1], [rest, other], [len(long), 0])
+    for one, two in zip(got, wanted, strict=True):
+        assert torch.allclose(one, two, atol=1e-4)
+    ahead = [decoder.advance([0], [[15]], [len(long) + 4])[0] for decoder in (alone, beside)]
+    assert torch.allclose(*ahead, atol=1e-4), "and the row goes on as if it had been alone"

@@ -91,8 +91,9 @@ class Decoder:
         """Hidden states (B, hidden) at place `last` of each row; `rows` None: the first B rows."""
         positions = starts[:, None] + torch.arange(inputs.shape[1], device=self.device)
         reach = min(self.length, -(-(int(positions.max()) + 1) // 64) * 64)
-        cos = self.model.cos[positions][:, :, None]
-        sin = self.model.sin[positions][:, :, None]
+        # what fills up a row that is read beside a longer one may lie behind the context's end
+        known = positions.clamp(max=len(self.model.cos) - 1)
+        cos, sin = (table[known][:, :, None] for table in (self.model.cos, self.model.sin))
         seen = torch.arange(reach, device=self.device) <= positions[:, :, None]
         wall = torch.zeros(seen.shape, device=self.device).masked_fill_(~seen, float("-inf"))
         every = torch.arange(len(inputs), device=self.device)
