@@ -290,6 +290,37 @@ def test_a_model_with_windows_is_not_served_from_slots() -> None:
         assert isinstance(sampler, TransformersSampler)
 
 
+@pytest.mark.parametrize(
+    ("kind", "attention", "more"),
+    [("mistral", "sdpa", {"sliding_window": 8}), ("qwen3", "eager", {})],
+)
+def test_what_slots_cannot_serve_is_answered_as_the_model_would(
+    kind: str, attention: str, more: dict[str, Any]
+) -> None:
+    """A window that no `layer_types` tells of, and an attention that adds masks to scores."""
+    shape = {"model_type": kind, **SHAPE, "head_dim": 8, **more}
+    model = load_model(PretrainedModel(path="", shape=shape), None, 3).eval()
+    model.set_attn_implementation(attention)
+    prompt = conversations()[0]
+    with sampler_of(model, end=7) as sampler:
+        served = sampler.sample(prompt, GREEDY)
+    with SlotSampler(model, end=7) as slots:
+        other = slots.sample(prompt, GREEDY).logprobs
+    assert other != pytest.approx(served.logprobs, abs=1e-3), "they see what it does not"
+    with torch.no_grad():
+        logits = model(torch.tensor([[*prompt, *served.ids]])).logits[0, len(prompt) - 1 : -1]
+    assert served.ids == logits.argmax(-1).tolist()
+    scores = torch.log_softmax(logits, -1)[range(len(served.ids)), served.ids]
+    assert served.logprobs == pytest.approx(scores.tolist(), abs=1e-4)
+
+
+def test_a_model_with_windows_that_it_does_not_use_is_served_from_slots() -> None:
+    model = causal("llama")
+    model.config.sliding_window, model.config.use_sliding_window = 8, False
+    with sampler_of(model, end=7) as sampler:
+        assert isinstance(sampler, SlotSampler)
+
+
 def test_a_checkpoint_is_served_in_its_own_dtype(tmp_path: Path) -> None:
     for written, read in (("bfloat16", "bfloat16"), ("float16", "float32"), (None, "float32")):
         (tmp_path / "config.json").write_text(json.dumps({"dtype": written}))

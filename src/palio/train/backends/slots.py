@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from palio.train.admission import Slot, Slots, common, tell
+from palio.train.backends.attention import NAME
 from palio.train.rl.sampler import Asked, QueuedSampler, TransformersSampler, add_next
 
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
@@ -177,9 +178,26 @@ class SlotSampler(QueuedSampler):
                 tell(job.done, job.written)
 
 
+_MASKED = ("sdpa", NAME)
+"""Attentions that take a mask of ours as it is meant: eager ones add it to the scores, in which
+True is 1, and flash ones take none."""
+
+
 def sampler_of(model: Any, *, end: int, slots: int = 8) -> SlotSampler | TransformersSampler:
-    """Slots for models in which every layer looks at all places; others are read anew each turn."""
-    kinds = set(getattr(model.config, "layer_types", None) or ())
-    if kinds <= {"full_attention"}:
+    """Slots for models in which every layer looks at all places; others are read anew each turn.
+
+    So are those with an attention that does not know the slots' masks.
+    """
+    config = model.config
+    if config._attn_implementation in _MASKED and not _has_windows(config):
         return SlotSampler(model, end=end, slots=slots)
     return TransformersSampler(model, end=end, most=slots)
+
+
+def _has_windows(config: Any) -> bool:
+    """Whether a layer looks at the last places only; older kinds tell no `layer_types`."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds:
+        return not set(kinds) <= {"full_attention"}
+    window = getattr(config, "sliding_window", None)
+    return bool(window) and bool(getattr(config, "use_sliding_window", True))
