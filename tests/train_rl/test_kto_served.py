@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from palio.records import UpstreamError
+from palio.records import InputError, UpstreamError
 from palio.train.backends.choice import backend_of
 from palio.train.context import Context
 from palio.train.engine import Engine
+from palio.train.preference import kto
 from palio.train.preference.kto import KtoSettings, run_kto, shrink
-from palio.train.preference.labels import LABELLED, read_labels, sample_labels
+from palio.train.preference.labels import LABELLED, Labelled, read_labels, sample_labels
 from palio.train.reading import read_recipe
 from palio.train.rl.policy import OwnPolicy
 from palio.train.rl.rollouts import WorldRoller
 from palio.train.rl.sampler import Decoding, EngineSampler
+from palio.train.rollouts import SETTLED
 from tests.train_rl.conftest import Scene
 from tests.train_rl.test_sampler import serving
 
@@ -79,3 +82,19 @@ def test_a_server_that_does_not_answer_is_named(
         run_kto(chosen, context, checkpoint, tmp_path, quiet)
     assert not (tmp_path / LABELLED).exists()
     assert shrink(chosen).sampling.base_url == "", "a dry run asks nobody outside"
+
+
+def test_rollouts_that_fill_no_batch_are_not_settled(
+    scene: Scene, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outage left two of four: the next run samples the others, and is not told the same."""
+    chosen, context = served(scene, "")
+    context = replace(context, recipe=msgspec.structs.replace(context.recipe, dry=False))
+    trl = msgspec.structs.replace(chosen.trl, per_device_train_batch_size=4)
+    chosen = msgspec.structs.replace(chosen, trl=trl)
+    row = Labelled(key="p", number=0, prompt=(1,), completion=(2,), mask=(1,), label=True)
+    told = [msgspec.structs.replace(row, label=label) for label in (True, False, None, None)]
+    monkeypatch.setattr(kto, "sample_labels", lambda *_, **__: told)
+    with pytest.raises(InputError, match="2 labelled rollouts do not fill one batch of 4"):
+        run_kto(chosen, context, checkpoint, tmp_path, quiet)
+    assert not (tmp_path / SETTLED).exists()

@@ -28,7 +28,7 @@ ROLLOUT = Rollout(
 )
 
 GONE = UpstreamError("nobody answers", code=FaultCode.upstream_unreachable)
-REFUSED = UpstreamError("the prompt is too long", code=FaultCode.upstream_truncated)
+REFUSED = UpstreamError("the prompt is too long", code=FaultCode.upstream_server_error)
 
 
 class Server:
@@ -67,7 +67,7 @@ def test_a_server_that_is_gone_half_way_stops_the_stage_which_then_goes_on(tmp_p
     with pytest.raises(UpstreamError, match="none of 256 rollouts could be scored"):
         labels(Server(until=200), tmp_path)
     held = read_labels(tmp_path / LABELLED)
-    assert [row.label is None for row in held] == [False] * 200 + [True] * 56
+    assert [row.label is None for row in held] == [False] * 200 + [True] * (56 + 256)
     again = Server()
     rows = labels(again, tmp_path)
     assert again.asked == 600 - 200, "what was labelled is not run again"
@@ -104,13 +104,30 @@ def test_what_was_never_tried_comes_before_what_failed(tmp_path: Path) -> None:
         labels(Server(until=256, refused=LONG), tmp_path)
     again = Server(refused=LONG)
     labels(again, tmp_path)
-    failed = sum(row.label is None for row in read_labels(tmp_path / LABELLED)[:256])
-    assert failed > 0
-    assert set(again.order[-failed:]) <= set(LONG)
-    assert not all(key in LONG for key in again.order[:failed])
+    never = [str(place % 100) for place in range(512, 600)]
+    assert again.order[: len(never)] == never
+    assert set(LONG) < set(again.order[len(never) :])
 
 
 def test_a_server_that_is_gone_is_told_though_only_refused_ones_are_left(tmp_path: Path) -> None:
     labels(Server(refused=LONG), tmp_path)
     with pytest.raises(UpstreamError, match="nobody answers"):
         labels(Server(until=0), tmp_path)
+
+
+def test_a_whole_chunk_that_is_refused_is_kept_as_that(tmp_path: Path) -> None:
+    """Twenty in a row, in a chunk of their own: told once, and then passed."""
+    server = Server()
+    server.keys = tuple(map(str, range(276)))
+    server.refused = server.keys[-20:]
+    with pytest.raises(UpstreamError, match="none of 20 rollouts could be scored: the prompt is"):
+        sample_labels(server, ToldSampler([]), tmp_path, samples=1, seed=0)
+    rows = sample_labels(server, ToldSampler([]), tmp_path, samples=1, seed=0)
+    assert sum(row.label is None for row in rows) == 20
+
+
+def test_a_server_that_stays_away_is_told_each_time(tmp_path: Path) -> None:
+    for _ in range(4):
+        with pytest.raises(UpstreamError, match="nobody answers"):
+            labels(Server(until=200 if not (tmp_path / LABELLED).exists() else 0), tmp_path)
+    assert not any(row.label is None for row in labels(Server(), tmp_path))

@@ -36,6 +36,12 @@ SETTLED = "rollouts.settled"
 """In a stage's folder: training on its rollouts has begun, so none is run again."""
 DEAD = 16
 """When this many rollouts in a row are unscored and the stage has no scored one, nobody answers."""
+OWN = (
+    FaultCode.upstream_server_error,
+    FaultCode.upstream_garbage,
+    FaultCode.upstream_truncated,
+)
+"""Faults that may be a conversation's own; that nobody is there says nothing of any of them."""
 _WAVES = 4
 """Later on it takes this many for each that may be in flight: a server may start anew meanwhile."""
 
@@ -288,7 +294,7 @@ class _Log:
         """Whether a rollout could not be scored as an earlier run already found."""
         key, fault = (rollout.problem_id, rollout.sample), rollout.trajectory.fault
         code = fault.code if fault else None
-        return not rollout.scored and key in self.failed and self.failed[key] == code
+        return not rollout.scored and code in OWN and self.failed.get(key) == code
 
 
 class _Code(Record, frozen=True):

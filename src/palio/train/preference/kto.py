@@ -103,6 +103,23 @@ def kto_arguments(
     return configured(KTOConfig, fields, out.name)
 
 
+def ordered(rows: Sequence[Labelled], settings: KtoSettings, seed: int) -> list[Labelled]:
+    """The rows that are trained on, every batch with both labels.
+
+    Raises:
+        InputError: all rollouts have the same label, or too few are left for one batch.
+    """
+    kept = usable(rows, settings.longest)
+    if not kept:
+        raise InputError(
+            f"none of {len(rows)} rollouts can be trained on: unscored, or over {settings.longest} "
+            "tokens",
+            remedy="raise `longest` in the recipe",
+        )
+    batch = settings.trl.per_device_train_batch_size
+    return [kept[at] for at in mixed_order([bool(row.label) for row in kept], batch, seed)]
+
+
 def train_kto(
     policy: Policy,
     rows: Sequence[Labelled],
@@ -128,16 +145,8 @@ def train_kto(
         InputError: all rollouts have the same label, or too few are left for one batch.
     """
     torch.set_num_threads(threads)
+    chosen = ordered(rows, settings, seed)
     batch = settings.trl.per_device_train_batch_size
-    kept = usable(rows, settings.longest)
-    if not kept:
-        raise InputError(
-            f"none of {len(rows)} rollouts can be trained on: unscored, or over {settings.longest} "
-            "tokens",
-            remedy="raise `longest` in the recipe",
-        )
-    order = mixed_order([bool(row.label) for row in kept], batch, seed)
-    chosen = [kept[at] for at in order]
     right = sum(bool(row.label) for row in chosen)
     weights = class_weights(right, len(chosen) - right)
     start = None if hasattr(policy.model, "peft_config") else policy.copy()
@@ -186,10 +195,10 @@ def run_kto(
             seed=context.seed,
             progress=lambda share: report(_SAMPLING * share, "rollouts"),
         )
-    if {True, False} <= {row.label for row in rows}:
-        settle(out)
     counts = {**summary(rows), **left_out(rows, settings.longest)}
     rows = made_up(rows) if context.recipe.dry else rows
+    ordered(rows, settings, context.seed)  # or else the next run shall sample what is missing
+    settle(out)
     if settings.trl.launch:
         policy.model.to("meta")  # the training processes have their own, and need the room
         material = lambda: write_labels(out / ROWS, rows)  # noqa: E731

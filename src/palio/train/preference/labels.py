@@ -9,7 +9,7 @@ from pathlib import Path
 from palio.records import InputError, Record, to_json
 from palio.train.rl.rollouts import Loss, Roller, Rollout, checked, rollout_seed
 from palio.train.rl.sampler import Sampler
-from palio.train.rollouts import DEAD, SETTLED
+from palio.train.rollouts import DEAD, OWN, SETTLED
 from palio.world.appended import mend_end, whole_records
 
 LABELLED = "labelled.jsonl"
@@ -82,19 +82,24 @@ def sample_labels(
         rollouts = roller.roll([key for key, _ in part], seeds, sampler)
         rows = [_labelled(job, each) for job, each in zip(part, rollouts, strict=True)]
         answered = any(row.label is not None for row in held.values())
+        if answered or any(row.label is not None for row in rows):
+            _append(path, rows)
         news = [
             each
             for job, row, each in zip(part, rows, rollouts, strict=True)
-            if not (answered and job in failed and row.fault == failed[job] is not None)
+            if not (answered and row.fault in OWN and row.fault == failed.get(job))
         ]
         if len(news) >= DEAD or not answered:
             checked(news, 0)
-        with path.open("ab") as file:
-            file.writelines(to_json(row) + b"\n" for row in rows)
         held |= {(row.key, row.number): row for row in rows}
         if progress:
             progress((start + len(part)) / len(left))
     return [held[job] for job in jobs]
+
+
+def _append(path: Path, rows: Sequence[Labelled]) -> None:
+    with path.open("ab") as file:
+        file.writelines(to_json(row) + b"\n" for row in rows)
 
 
 def _labelled(job: tuple[str, int], rollout: Rollout) -> Labelled:
