@@ -129,7 +129,9 @@ def problem_json(problem: Problem) -> bytes:
 def test_calls_of_an_earlier_rollout_are_not_this_one_s() -> None:
     left = {CALLS: [["recommend_product", "{}"]]}
     assert calls_of("I give up.", left) == ()
+    left = {CALLS: [["recommend_product", "{}"]]}
     assert len(calls_of("<tool_call>{}</tool_call>", left)) == 1
+    assert calls_of("<tool_call>{oops</tool_call>", left) == (), "they were the first one's"
 
 
 def test_what_is_missing_is_said(made: Made, tmp_path: Path) -> None:

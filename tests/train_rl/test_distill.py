@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -138,6 +140,24 @@ def test_a_teacher_with_another_vocabulary_is_refused(
         open_teacher(str(folder), policy)
     with pytest.raises(InputError, match="no teacher"):
         open_teacher(str(tmp_path / "nothing"), policy)
+
+
+def test_a_teacher_whose_ids_mean_other_tokens_is_refused(
+    policy: OwnPolicy, teacher: Path, tmp_path: Path
+) -> None:
+    """Vocabularies of palio are learned up to one size, so many differ and are as large."""
+    folder = tmp_path / "other"
+    shutil.copytree(teacher, folder)
+    told = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    vocabulary = told["model"]["vocab"]
+    one, two = list(vocabulary)[-2:]
+    vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
+    (folder / "tokenizer.json").write_text(json.dumps(told), "utf-8")
+    with pytest.raises(ConfigError, match="2 ids mean other tokens"):
+        open_teacher(str(folder), policy)
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    assert open_teacher(str(folder), policy) is not None, "nothing to compare"
 
 
 def test_settings_that_cannot_work_are_refused() -> None:

@@ -251,6 +251,10 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     torn = out / STATES / "checkpoint-3"
     torn.mkdir()
     assert str(last_state(out)).endswith("checkpoint-2"), "a torn state is passed over"
+    for _ in range(2):  # and again, where the same save was cut short twice
+        torn.mkdir()
+        (torn / "model.safetensors").touch()
+        assert str(last_state(out)).endswith("checkpoint-2")
     again = OwnPolicy(checkpoint, slots=16)
     train_grpo(again, graded(scene, chosen, problems=4), chosen, out, seed=2, report=quiet)
     assert [row["step"] for row in read_metrics(out)] == [1, 2, 3, 4]

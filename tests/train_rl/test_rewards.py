@@ -318,6 +318,22 @@ def test_a_step_without_a_readable_call_scores_worst() -> None:
     assert prefix_reward(said, TEACHER) == -2.0, "well formed, and wrong"
 
 
+@pytest.mark.parametrize(
+    "content", ["<think>again</think>", "<think>plan", "a <think> b</think><think>c</think>"]
+)
+def test_a_call_beside_a_second_thought_is_scored_as_the_call_that_it_is(content: str) -> None:
+    """Its form is not what upstream wants, what it calls is right; a teacher's is no other call."""
+    made = call("find_product", q="red wool jar", page=2)
+    for thought in ("x", None):
+        step = Message(
+            role="assistant", reasoning_content=thought, content=content, tool_calls=(made,)
+        )
+        assert prefix_reward(step, TEACHER) in (3.0, 4.0)
+    wrong = msgspec.structs.replace(step, tool_calls=(call("recommend_product", q="1"),))
+    assert prefix_reward(wrong, TEACHER) < 0
+    assert prefix_reward(wrong, step) < prefix_reward(step, step)
+
+
 def test_the_text_is_what_the_upstream_scorer_reads(scene: Scene) -> None:
     for talk in scene.talks[:10]:
         for message in talk.messages:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from palio.broker.emission import read_emission
@@ -17,7 +17,10 @@ _RESULT = re.compile(r"<tool_response>.*?</tool_response>", re.DOTALL)
 
 
 def score(
-    shop: Shop, solution: str, ground_truth: str, extra_info: Mapping[str, Any] | None = None
+    shop: Shop,
+    solution: str,
+    ground_truth: str,
+    extra_info: MutableMapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """What `compute_score` of verl returns: `score` is the reward, the rest is logged.
 
@@ -31,15 +34,15 @@ def score(
     return shop.marks(problem, calls_of(solution, extra_info))
 
 
-def calls_of(solution: str, extra_info: Mapping[str, Any] | None = None) -> tuple[Call, ...]:
+def calls_of(solution: str, extra_info: MutableMapping[str, Any] | None = None) -> tuple[Call, ...]:
     """The calls of a rollout: those that the tools carried out, else those in the text.
 
-    A response in which the model writes no call has none, whatever `extra_info` of an earlier
-    rollout of the same row still holds.
+    They are taken out of `extra_info`, which may be the dict of the next rollout of the same row,
+    too. A response in which the model writes no call has none, whatever still stands there.
     """
+    carried_out = extra_info.pop(CALLS, None) if extra_info else None
     if "<tool_call>" not in solution:
         return ()
-    carried_out = (extra_info or {}).get(CALLS)
     if carried_out is not None:
         return tuple(Call(str(tool), str(arguments)) for tool, arguments in carried_out)
     written = read_emission(Message(role="assistant", content=_RESULT.sub("", solution)))

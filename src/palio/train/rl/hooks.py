@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -204,8 +205,10 @@ def last_state(out: Path) -> str | None:
     found = get_last_checkpoint(str(folder)) if folder.is_dir() else None
     while found is not None and not _complete(Path(found)):
         newest = Path(found)
+        aside = newest.with_name(f"broken-{newest.name}")
+        shutil.rmtree(aside, ignore_errors=True)  # of an earlier kill at the same step
         with suppress(FileNotFoundError):  # another process of the same trainer was first
-            newest.rename(newest.with_name(f"broken-{newest.name}"))
+            newest.rename(aside)
         found = get_last_checkpoint(str(folder))
     return found
 

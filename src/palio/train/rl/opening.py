@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from palio.records import ConfigError, InputError
 from palio.train.backends.carried import rounds
@@ -134,6 +134,9 @@ def _package(name: str) -> str:
     return package
 
 
+_SAME = "distillation compares distributions: name a teacher with the same vocabulary"
+
+
 def open_teacher(name: str, policy: Policy) -> nn.Module:
     """A frozen model for distillation: what `teacher_digests` tells.
 
@@ -155,6 +158,35 @@ def open_teacher(name: str, policy: Policy) -> nn.Module:
         raise ConfigError(
             f"the teacher has {theirs.vocab_size} tokens, the student {mine}",
             where=name,
-            remedy="distillation compares distributions: name a teacher with the same vocabulary",
+            remedy=_SAME,
         )
+    _check_same_tokens(place, name, policy)
     return model.requires_grad_(False).eval()
+
+
+def _check_same_tokens(place: str, name: str, policy: Policy) -> None:
+    """Refuse a teacher whose ids mean other tokens; as many of them prove nothing.
+
+    Where the teacher's place has no tokenizer there is nothing to compare. A token that only one of
+    them has is no other meaning.
+    """
+    try:
+        theirs = AutoTokenizer.from_pretrained(place, **pinned(place)).get_vocab()
+    except (OSError, ValueError):
+        return
+    if 2 * len(theirs) < policy.model.config.vocab_size:
+        return  # where there are no files, transformers makes one of a few special tokens up
+    mine = {token: text for text, token in policy.tokenizer.get_vocab().items()}
+    other = sorted(
+        (token, text, mine[token])
+        for text, token in theirs.items()
+        if mine.get(token, text) != text
+    )
+    if other:
+        token, text, own = other[0]
+        raise ConfigError(
+            f"{len(other)} ids mean other tokens to the teacher than to the student: {token} is "
+            f"{text!r} to one and {own!r} to the other",
+            where=name,
+            remedy=_SAME,
+        )

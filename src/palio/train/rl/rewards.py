@@ -199,12 +199,17 @@ def upstream_text(message: Message) -> str:
     if message.reasoning_content is not None:
         parts.append(f"<think>{message.reasoning_content}</think>")
     content = message.content or ""
-    if "<tool_call>" in content or "<think>" in content:
+    if "<tool_call>" in content:
         return "".join([*parts, content])
+    raw = "<think>" in content  # a second thought, or one without an end; its calls are read
+    if raw:
+        parts.append(content)
     if message.tool_calls:
         calls = [_plain(call) for call in message.tool_calls]
         text = json.dumps(calls, ensure_ascii=False, separators=(",", ":"))
         parts.append(f"<tool_call>{text}</tool_call>")
+    if raw:
+        return "".join(parts)
     if content or not message.tool_calls:
         parts.append(f"<response>{content}</response>")
     return "".join(parts)
