@@ -23,8 +23,9 @@ from palio.evaluate.policy import EvalSettings, evaluate_policy, sampled
 from palio.evaluate.results import EvalResult
 from palio.evaluate.rollouts import Progress, read_rollouts
 from palio.judging.encoders import default_encoder
-from palio.records import ConfigError, IntegrityError, Problem, Suite
+from palio.records import ConfigError, InputError, IntegrityError, Problem, Suite
 from palio.rollout import run_problem
+from palio.rollout.cluster import on_ray
 from palio.sandbox.inline import InlineDriver
 from palio.suites.files import write_suite
 from palio.train.checkpoint import save_checkpoint
@@ -173,6 +174,18 @@ def test_a_worker_that_cannot_begin_says_why(ray: Any, shop: Shop, tmp_path: Pat
             evaluate_policy(
                 source.closed(), *shop, ENCODER, out=tmp_path / why, settings=SETTINGS, hands=hands
             )
+
+
+def _refuse(job: int) -> int:
+    raise InputError(f"row {job} is none", where="a.jsonl", remedy="take it out")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_worker_refuses_is_told_as_here(ray: Any) -> None:
+    with pytest.raises(InputError) as told:
+        list(on_ray(_refuse, [3], workers=1))
+    assert str(told.value) == "a.jsonl: row 3 is none (take it out)"
 
 
 @pytest.mark.slow

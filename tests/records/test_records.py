@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ from palio.records import (
     Suite,
     ToolCall,
     Trajectory,
+    UpstreamError,
     Voucher,
     blame_of,
     canonical_json,
@@ -214,3 +216,9 @@ def test_openai_form_keeps_null_empty_and_absent_apart() -> None:
     assert empty["content"] == ""
     call = msgspec.to_builtins(trajectory().messages[0].tool_calls[0])
     assert call["type"] == "function"
+
+
+def test_a_fault_of_a_model_server_crosses_to_another_process() -> None:
+    error = UpstreamError("no", code=3002, retryable=True, where="here", remedy="wait")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.__dict__) == (UpstreamError, str(error), error.__dict__)

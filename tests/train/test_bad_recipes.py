@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from palio.cli.train import _pools_of
 from palio.records import ConfigError, InputError, MissingDependencyError
+from palio.train.backends.choice import backend_of
 from palio.train.backends.weights import located
+from palio.train.checkpoint import BUNDLED, checkpoint_folder
+from palio.train.context import Context
 from palio.train.ranges import RANGES, Range
 from palio.train.reading import load_recipe, read_recipe
 from palio.train.run import Options, train
@@ -207,3 +211,25 @@ def test_a_seed_of_the_command_line_is_held_to_the_same(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=said):
             CliRunner().invoke(app, [*map(str, given), *more], catch_exceptions=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_rows_that_a_checkpoint_has_no_places_for_are_refused_before_any_is_read() -> None:
+    recipe = read_recipe(
+        tomllib.loads(f"[data]\nlongest = 6000\n[model]\nstart = 'bundled'\n{SFT}")
+    )
+    backend = backend_of(recipe)
+    context = Context(recipe, "sft", 1, seed=0, rows=(), ground=None, backend=backend)
+    with pytest.raises(
+        ConfigError, match="rows of 6000 tokens are longer than the checkpoint's 4096"
+    ):
+        backend.open(checkpoint_folder(Path(BUNDLED)), context)
+
+
+def test_pools_are_looked_for_beside_a_corpus_file_and_missed_aloud(tmp_path: Path) -> None:
+    rows = tmp_path / "train.jsonl"
+    rows.touch()
+    assert _pools_of(tmp_path) == tmp_path, "what a folder lacks is told where it is read"
+    with pytest.raises(ConfigError, match=r"no pools\.json beside the rows.*--pools"):
+        _pools_of(rows)
+    (tmp_path / "pools.json").write_text("{}")
+    assert _pools_of(rows) == tmp_path

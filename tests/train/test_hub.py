@@ -78,12 +78,29 @@ def test_what_is_told_is_what_is_loaded(cache: Path, revision: str, commit: str)
 
 def test_a_folder_has_no_revision(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = str(cache / "snapshots" / COMMIT)
-    assert model_digests(PretrainedModel(path=folder)).keys() == {"model"}
+    assert model_digests(PretrainedModel(path=folder)).keys() == {"model", "tokenizer"}
     for path in (folder, "package:palio/agents/checkpoint/tiny"):
         with pytest.raises(ConfigError, match="revision, 'v2'"):
             model_digests(PretrainedModel(path=path, revision="v2"))
     shape = PretrainedModel(path=NAME, shape={"hidden_size": 8})
     assert model_digests(shape) == {}, "random weights are of no commit"
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "chat_template.jinja"])
+def test_another_tokenizer_or_template_is_another_input(
+    cache: Path, tmp_path: Path, file: str
+) -> None:
+    shutil.copytree(cache / "snapshots" / COMMIT, tmp_path / "own")
+    for model in (
+        PretrainedModel(path=str(tmp_path / "own")),
+        PretrainedModel(path=NAME, tokenizer=str(tmp_path / "own")),
+    ):
+        before = model_digests(model)
+        (tmp_path / "own" / file).write_text("another one" + model.tokenizer)
+        after = model_digests(model)
+        assert {name for name in before if before[name] != after[name]} == {"tokenizer"}
+    named = PretrainedModel(path=str(tmp_path / "own"), tokenizer=NAME)
+    assert model_digests(named)["tokenizer"] == COMMIT
 
 
 def test_a_recipe_without_a_revision_has_the_digest_that_it_had() -> None:

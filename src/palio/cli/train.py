@@ -100,9 +100,29 @@ def run(
             recipe=recipe,
             report=bars.step,
         )
-        ground = _ground(suite, catalogue, pools or corpus, encoder) if suite else None
+        ground = _ground(suite, catalogue, pools or _pools_of(corpus), encoder) if suite else None
         made = train(chosen, corpus, out, ground=ground, options=options)
     _show(made, as_json)
+
+
+def _pools_of(corpus: Path) -> Path:
+    """The folder in which a corpus' pools are, also where one of its files is named.
+
+    Raises:
+        ConfigError: it is a file by itself.
+    """
+    from palio.corpus.build import POOL_FILE
+    from palio.records import ConfigError
+
+    folder = corpus.parent if corpus.is_file() else corpus
+    if corpus.is_file() and not (folder / POOL_FILE).is_file():
+        raise ConfigError(
+            f"there is no {POOL_FILE} beside the rows, so nothing tells which problems are for "
+            "training",
+            where=str(corpus),
+            remedy="name a corpus folder, or a file of problem id -> pool with --pools",
+        )
+    return folder
 
 
 def _check_problems(context: typer.Context, recipe: Recipe, suite: Path | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 
 class Blame(StrEnum):
@@ -72,3 +73,11 @@ class UpstreamError(PalioError):
         super().__init__(what, where=where, remedy=remedy)
         self.code = code
         self.retryable = retryable
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What pickle needs: without it one that leaves a worker process breaks the pool."""
+        return _raised, (self.what, self.code, self.retryable, self.where, self.remedy)
+
+
+def _raised(what: str, code: int, retryable: bool, where: str, remedy: str) -> UpstreamError:
+    return UpstreamError(what, code=code, retryable=retryable, where=where, remedy=remedy)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, get_args
 
-from palio.records import ConfigError, IntegrityError, MissingDependencyError
+from palio.records import ConfigError, IntegrityError, MissingDependencyError, PalioError
 
 ExecutorName = Literal["processes", "inline", "ray"]
 EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
@@ -55,7 +55,11 @@ def connected(workers: int, address: str = "") -> Iterator[Any]:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="error", **cpus)
     try:
         yield ray
-    except (ray.exceptions.WorkerCrashedError, ray.exceptions.RayActorError) as error:
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, PalioError):
+            raise error.cause from None
+        raise
+    except _deaths(ray) as error:
         raise IntegrityError(
             f"a worker died before its work was finished: {_last_words(error)}",
             remedy="run the same command again: what is finished is kept",
@@ -63,6 +67,18 @@ def connected(workers: int, address: str = "") -> Iterator[Any]:
     finally:
         if own:
             ray.shutdown()
+
+
+def _deaths(ray: Any) -> tuple[type[Exception], ...]:
+    """How ray says that a worker, or the machine that it ran on, is gone."""
+    told = ray.exceptions
+    return (
+        told.WorkerCrashedError,
+        told.RayActorError,
+        told.OutOfMemoryError,
+        told.NodeDiedError,
+        told.LocalRayletDiedError,
+    )
 
 
 def check_gpus(ray: Any, workers: int, gpus: float) -> None:

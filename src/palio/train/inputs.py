@@ -110,9 +110,10 @@ def open_corpus(corpus: Path, *, uncertified: bool = False) -> Corpus:
 
 
 def model_digests(model: PretrainedModel | None) -> dict[str, str]:
-    """What a pretrained model begins with: "model", its own files, and "template", one by name.
+    """What a pretrained model begins with: "model", its own files, "tokenizer" and "template".
 
-    Of a hub name that this machine's cache holds, "revision", its commit, in the place of "model".
+    The template is told where the recipe names one: a tokenizer's own is among its files. Of a hub
+    name that this machine's cache holds, "revision", its commit, in the place of "model".
 
     Raises:
         ConfigError: there is no such template, or the revision is none of a hub name.
@@ -121,12 +122,13 @@ def model_digests(model: PretrainedModel | None) -> dict[str, str]:
     if model is None:
         return {}
     from palio.train.backends.codec import template_text
-    from palio.train.backends.weights import base_commit, files_digest
+    from palio.train.backends.weights import base_commit, files_digest, tokenizer_digest
 
     template = template_text(model.template)
     found = {
         "model": files_digest(model),
         "revision": base_commit(model),
+        "tokenizer": tokenizer_digest(model),
         "template": bytes_digest(template.encode()) if template else "",
     }
     return {name: told for name, told in found.items() if told}

@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from palio.broker.upstream import Upstream
-from palio.records import InputError, IntegrityError
+from palio.records import ConfigError, InputError, IntegrityError
 from palio.train.checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, save_checkpoint
 from palio.train.codec import Talk
 from palio.train.context import Context, Source
@@ -73,6 +73,7 @@ class LoopBackend:
         """The checkpoint of the stage before, or fresh weights over a fresh vocabulary."""
         if start is not None:
             loaded = load_checkpoint(start)
+            _check_room(loaded.model.config.max_positions, start, context)
             return loaded._replace(model=loaded.model.to(context.device))
         tokenizer = train_tokenizer(self.sample(context), size=self.model.vocabulary)
         return Checkpoint(self._fresh(tokenizer, context.recipe.seed).to(context.device), tokenizer)
@@ -126,6 +127,17 @@ class LoopBackend:
             raise InputError("there is no checkpoint to roll out", remedy="put an sft stage first")
         with Engine(start, device=context.device) as engine:
             yield engine
+
+
+def _check_room(places: int, start: Path, context: Context) -> None:
+    """Refuse rows that the checkpoint has no places for, before any of them is trained on."""
+    longest = context.recipe.data.longest
+    if longest > places:
+        raise ConfigError(
+            f"rows of {longest} tokens are longer than the checkpoint's {places} positions",
+            where=str(start),
+            remedy="lower `longest` of [data]",
+        )
 
 
 class _Run:

@@ -22,6 +22,9 @@ from palio.world.artefacts import file_digest
 
 PACKAGE = "package:"
 RANKS = ".tiktoken"
+TOKENIZER = "tokenizer_config.json"
+_TOKENIZERS = ("tokenizer*", "vocab*", "merges*", "*.model", "*_tokens*.json", "chat_template*")
+"""Files of a folder that transformers may make a tokenizer of."""
 
 
 def located(name: str) -> str:
@@ -60,7 +63,7 @@ def load_tokenizer(model: PretrainedModel, start: Path | None) -> Any:
     try:
         if start is not None:
             return AutoTokenizer.from_pretrained(start)
-        told = {} if model.tokenizer else _pinned(model, path)
+        told = pinned(path, file=TOKENIZER) if model.tokenizer else _pinned(model, path)
         if model.gguf and not model.tokenizer:
             told["gguf_file"] = model.gguf
         return AutoTokenizer.from_pretrained(path, **told)
@@ -175,6 +178,23 @@ def files_digest(model: PretrainedModel) -> str:
     names = [model.gguf] if model.gguf else ["*.safetensors", "*.bin", "config.json"]
     files = sorted({path for name in names for path in folder.glob(name)})
     return digest({path.name: file_digest(path) for path in files}) if files else ""
+
+
+def tokenizer_digest(model: PretrainedModel) -> str:
+    """Digest of a tokenizer's files, or its commit where it is one of the hub's.
+
+    "" where the digest of the weights or their commit stands for it as well, and where nothing here
+    tells it.
+    """
+    if not model.tokenizer and (model.gguf or model.shape):
+        return ""
+    path = Path(located(model.tokenizer or model.path))
+    if path.is_file():
+        return file_digest(path)
+    if not path.is_dir():
+        return commit_of(model.tokenizer, file=TOKENIZER) if model.tokenizer else ""
+    files = sorted({each for name in _TOKENIZERS for each in path.glob(name) if each.is_file()})
+    return digest({each.name: file_digest(each) for each in files}) if files else ""
 
 
 def base_commit(model: PretrainedModel) -> str:
