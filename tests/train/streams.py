@@ -68,13 +68,15 @@ class Script:
         breaks: the step, counted from 1, that fails; 0: none.
 
     Attributes:
+        begun: steps that the engine came to, allowed or not.
         done: steps so far.
     """
 
     def __init__(
         self, engine: Engine, ids: Sequence[int], *, steps: int | None = None, breaks: int = 0
     ) -> None:
-        self._engine, self._breaks, self.done = engine, breaks, 0
+        self._engine, self._breaks = engine, breaks
+        self.begun = self.done = 0
         self._ids = [*ids, engine._tokenizer.end]
         self._allowed = None if steps is None else Semaphore(steps)
         engine._decoder.advance = self._advance  # type: ignore[method-assign]
@@ -85,6 +87,7 @@ class Script:
         self._allowed.release(steps)
 
     def _advance(self, rows: Any, ids: Any, at: Any) -> torch.Tensor:
+        self.begun += 1
         assert self._allowed is None or self._allowed.acquire(timeout=30)
         self.done += 1
         if self.done == self._breaks:

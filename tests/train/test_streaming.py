@@ -193,7 +193,7 @@ def test_who_hangs_up_frees_the_slot_at_the_next_token(
     with answer_to(server, {**ASKED, "stream": True}) as reply:
         while b"wool" not in reply.readline():
             pass
-        wait_for(lambda: script.done == 3)
+        wait_for(lambda: script.begun == 4)
         job = slot.job
         assert job is not None
     assert job.gone.wait(20)
