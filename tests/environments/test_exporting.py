@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,16 @@ from typer.testing import CliRunner
 
 from palio.cli.corpus import app
 from palio.corpus.build import read_pools
-from palio.records import ConfigError, InputError, Problem, Provenance, Reward, Suite, from_json
+from palio.records import (
+    ConfigError,
+    InputError,
+    IntegrityError,
+    Problem,
+    Provenance,
+    Reward,
+    Suite,
+    from_json,
+)
 from palio.suites.files import write_suite
 from palio.train.environments.exporting import POOLS, export_shop, rl_row, rl_schema
 from palio.train.environments.shop import ShopSettings, read_settings, shop_at
@@ -49,6 +59,21 @@ def test_a_row_of_verl_is_the_golden_one() -> None:
     row = rl_row(problem, 4, "train", system="Be brief.", tools=FOUR_TOOLS)
     assert row == json.loads(GOLDEN.read_text())
     assert from_json(row["reward_model"]["ground_truth"].encode(), Problem) == problem
+
+
+def test_pools_that_were_edited_let_no_held_out_problem_into_an_export(
+    made: Made, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "corpus"
+    shutil.copytree(made.folder / "corpus", corpus)
+    pools = (corpus / "pools.json").read_text()
+    assert '"heldout"' in pools
+    (corpus / "pools.json").write_text(pools.replace('"heldout"', '"train"'))
+    suite, catalogues = made.folder / "suite.json", tuple(str(made.folder / n) for n in made.worlds)
+    for to in ("verl", "verifiers"):
+        with pytest.raises(IntegrityError, match="not the one that the corpus' manifest lists"):
+            export_shop(to, corpus, suite, ShopSettings(catalogues=catalogues), tmp_path / to)
+        assert not (tmp_path / to).exists()
 
 
 def test_verl_s_pools_are_the_corpus_and_held_out_is_nowhere(

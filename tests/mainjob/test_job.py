@@ -10,16 +10,19 @@ import msgspec
 import pytest
 
 from palio.cli.demo import demo
+from palio.evaluate.mainjob import job, learn
 from palio.evaluate.mainjob.arena import bulk_shards, read_standings
 from palio.evaluate.mainjob.config import MainJobConfig, bundled_jobs, read_config
 from palio.evaluate.mainjob.job import MainJobResult, run_main_job
+from palio.evaluate.mainjob.learn import recipe_of
 from palio.evaluate.mainjob.worlds import evenly, make_worlds, open_ground
 from palio.evaluate.pin import checkpoint_pin, pin_of
 from palio.evaluate.rollouts import read_identity
-from palio.records import ConfigError, ResumeError
+from palio.records import ConfigError, IntegrityError, ResumeError
 from palio.rollout import read_trajectories
 from palio.suites import check_disjoint, read_suite
 from palio.train.checkpoint import CHECKPOINT
+from palio.train.run import StageDone, Trained
 from palio.world.synthesis.wording import banks_for
 from tests.mainjob.silent import SilentReporter
 
@@ -161,6 +164,52 @@ def test_another_seed_is_refused_in_the_same_folder(made: tuple[Path, MainJobRes
         run_main_job(MainJobConfig(seed=4), made[0], SilentReporter())
 
 
+def test_a_recipe_that_was_edited_is_not_the_one_that_trained(
+    made: tuple[Path, MainJobResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_of(SMALL)
+    assert made[1].summary.digests["recipe"] == recipe.digest()
+    assert recipe.model is not None
+    wider = msgspec.structs.replace(recipe.model, hidden_size=recipe.model.hidden_size * 2)
+    other = msgspec.structs.replace(recipe, model=wider)
+    monkeypatch.setattr(job, "recipe_of", lambda config: other)
+    with pytest.raises(IntegrityError, match="train"):
+        run_main_job(SMALL, made[0], SilentReporter())
+
+
+def test_results_are_held_to_the_weights_that_were_trained(
+    made: tuple[Path, MainJobResult], tmp_path: Path
+) -> None:
+    shutil.copytree(made[0], tmp_path / "job")
+    mark = tmp_path / "job" / "stages" / "train.json"
+    told = json.loads(mark.read_bytes())
+    assert len(told["result"]["checkpoints"]) == 2
+    told["result"]["checkpoints"][0] = "sha256:trained anew"
+    mark.write_text(json.dumps(told))
+    with pytest.raises(IntegrityError, match="base"):
+        run_main_job(SMALL, tmp_path / "job", SilentReporter())
+
+
+def test_a_seed_that_some_generator_refuses_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="seed = -1"):
+        run_main_job(MainJobConfig(seed=-1), tmp_path / "job", SilentReporter())
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_chain_without_sft_has_no_rows_to_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    stages = tuple(
+        StageDone(kind, kind, tmp_path, tmp_path, counts={"tokens": 500_000})
+        for kind in ("base", "teacher")
+    )
+    monkeypatch.setattr(learn.training, "train", lambda *given, **named: Trained(stages))
+    told = learn.train(SMALL, None, tmp_path, tmp_path, lambda done, note: None)  # type: ignore[arg-type]
+    assert (told["trajectories"], told["dropped"]) == (0, 0)
+    assert told["note"] == "0 trajectories, 1.0 M tokens in all"
+
+
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="without bubblewrap nothing is ranked")
 def test_the_race_ranks_and_the_crash_is_scored_not_lost(
     made: tuple[Path, MainJobResult],
@@ -223,6 +272,8 @@ def test_exam_problems_are_chosen_by_digest_not_by_order(
         ("racers = ['careful', 'careful']", "each once"),
         ("teachers = ['nobody']", "teachers: no bundled agent is called 'nobody'"),
         ("seed = 'x'", "int"),
+        ("seed = -1", "seed = -1"),
+        ("seed = 4294967296", "seed = 4294967296"),
         ("seed = ", "TOML"),
     ],
 )

@@ -96,6 +96,7 @@ def test_a_teacher_s_key_that_is_written_wrongly_is_not_another_teacher() -> Non
         (REJECTION + "[stage.sampling]\nseconds = 0.0\n", "`sampling.seconds` is 0.0"),
         ("seed = -1\n" + SFT, "seed = -1: it has to be in [0, 4.29497e+09)"),
         (SFT + "seed = 4294967296\n", "`seed` is 4294967296"),
+        ("seed = 3\n" + SFT + "seed = 4294967295\n", "the recipe's seed + its = 4294967298"),
     ],
 )
 def test_a_number_that_training_cannot_mean_is_refused_by_its_name(text: str, said: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from palio.train.racer import with_checkpoints, write_racer
 from palio.train.reading import read_recipe
 from palio.train.recipe import Recipe
 from palio.train.run import CHAIN, Trained, train
+from palio.train.stage import Step
 from palio.train.tokenizer import ChatTokenizer
 from palio.world.artefacts import file_digest
 from tests.train.test_stages import (
@@ -166,6 +168,32 @@ def test_the_manifest_tells_the_worlds_that_were_rolled_out_in(
 
 class Killed(BaseException):
     pass
+
+
+def test_a_stage_goes_on_in_no_other_world_than_it_began_in(
+    corpus: Path,  # noqa: F811
+    ground: Ground,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = {"samples": 1, "model": "scripted-careful", "threads": 2}
+    recipe = chain({"kind": "sft", **SHORT}, {"kind": "teacher", "sampling": told, **SHORT})
+
+    def killed(step: Step) -> None:
+        if step.stage == "teacher" and step.share > 0:
+            raise Killed
+
+    stopping = replace(BARE, report=killed)
+    with pytest.raises(Killed):
+        train(recipe, corpus, tmp_path, ground=ground, options=stopping)
+    with monkeypatch.context() as patched:
+        patched.setattr(Ground, "worlds_digest", lambda ground: "sha256:other prices")
+        with pytest.raises(ResumeError, match="worlds"):
+            train(recipe, corpus, tmp_path, ground=ground, options=BARE)
+    train(recipe, corpus, tmp_path, ground=ground, options=BARE)
+    monkeypatch.setattr(Ground, "worlds_digest", lambda ground: pytest.fail("not for what is done"))
+    again = train(recipe, corpus, tmp_path, ground=ground, options=BARE)
+    assert [stage.skipped for stage in again.stages] == [True, True]
 
 
 def test_a_kill_before_the_proof_is_written_repeats_no_training(

@@ -148,7 +148,7 @@ def open_ground(
                 remedy="`palio corpus build` writes them",
             ) from error
         if pools.is_dir():
-            _check_pools(pools)
+            check_pools(pools)
         problems = tuple(each for each in problems if pool_of.get(each.problem_id) == TRAIN)
     if not problems:
         raise InputError("no problem of the suite is in the training pool", where=str(suite))
@@ -174,8 +174,12 @@ def open_ground(
     return Ground(problems, Worlds(makers), encoder)
 
 
-def _check_pools(corpus: Path) -> None:
-    """The pools are those that the corpus was certified with, where its manifest lists them."""
+def check_pools(corpus: Path) -> None:
+    """The pools are those that the corpus was certified with, where its manifest lists them.
+
+    Raises:
+        IntegrityError: they were changed since.
+    """
     manifest = read_manifest(corpus / MANIFEST)
     listed = manifest.outputs.get(POOL_FILE) if manifest else None
     if listed is not None and listed != file_digest(corpus / POOL_FILE):

@@ -10,9 +10,11 @@ from palio.world.artefacts import read_manifest
 
 TEACHER = ("teacher", "teacher_config", "teacher_package", "teacher_revision")
 """What a distillation's teacher is (`rl.opening.teacher_digests`)."""
-LATER = {"model", "template", "revision", "tokenizer", *TEACHER}
+WORLDS = "worlds"
+"""What a stage rolls out in: products and how worlds show them, which problems only name."""
+LATER = {"model", "template", "revision", "tokenizer", WORLDS, *TEACHER}
 """Inputs that are held since runs were published: a stage that began without them is not."""
-SPENT = {"revision", "tokenizer", *TEACHER}
+SPENT = {"revision", "tokenizer", WORLDS, *TEACHER}
 """Inputs that a finished stage does not need again: where they are gone they contradict nothing."""
 
 

@@ -115,8 +115,10 @@ def check_recipe(recipe: Recipe, where: str) -> None:
     for what, part in (*parts, *stages):
         if part is not None:
             check_numbers(part, what, where)
-    if not RANGES["seed"].holds(recipe.seed):
-        raise ConfigError(f"seed = {recipe.seed}: it has to be {RANGES['seed']}", where=where)
+    check_seed(recipe.seed, "seed", where)
+    for stage in recipe.stages:
+        what = f"stage {stage.name!r}: the recipe's seed + its"
+        check_seed(recipe.seed + stage.settings.seed, what, where)
     model, longest = recipe.model, recipe.data.longest
     if model is not None and not model.start and longest > model.max_positions:
         raise ConfigError(
@@ -125,6 +127,16 @@ def check_recipe(recipe: Recipe, where: str) -> None:
             where=where,
             remedy="lower `longest`, or raise `max_positions` of [model]",
         )
+
+
+def check_seed(seed: int, what: str, where: str = "") -> None:
+    """Refuse a seed that some generator would refuse when hours of work are done.
+
+    Raises:
+        ConfigError: it is out of range.
+    """
+    if not RANGES["seed"].holds(seed):
+        raise ConfigError(f"{what} = {seed}: it has to be {RANGES['seed']}", where=where)
 
 
 def check_lengths(recipe: Recipe) -> None:

@@ -36,7 +36,7 @@ from palio.train.checkpoint import CHECKPOINT, MANIFEST, check_whole, checkpoint
 from palio.train.context import Context
 from palio.train.disk import saving
 from palio.train.ground import Ground
-from palio.train.held import held_inputs
+from palio.train.held import WORLDS, held_inputs
 from palio.train.inputs import Reserve, learned_digests, model_digests, open_corpus, taught
 from palio.train.loop import Point
 from palio.train.memory import give_back
@@ -222,6 +222,9 @@ class _Chain:
         inputs["recipe"] = digest(self.recipe.prefix(number))
         if previous is not None:
             inputs["checkpoint"] = file_digest(previous / MANIFEST)
+        runs = kind.runs_problems(stage.settings) and self.ground is not None
+        if runs and not (folder / DONE).exists():
+            inputs |= self._worlds()
         said = self._hold(number, stage, folder, inputs, kind.asks(stage.settings, previous))
         found = self._finished(stage, folder)
         if found is not None:
@@ -230,8 +233,8 @@ class _Chain:
             return found
         if previous is not None:
             check_whole(previous)
-        if kind.runs_problems(stage.settings) and self.ground is not None:
-            inputs["worlds"] = self.ground.worlds_digest()
+        if runs:  # a stage that is dropped or torn, too
+            inputs |= self._worlds()
         if said:
             inputs[ENDPOINT] = digest(said)
         context = self._context(number, stage, inputs)
@@ -244,6 +247,10 @@ class _Chain:
             done = self._finish(stage, folder, made, inputs, said)
         give_back()
         return done
+
+    def _worlds(self) -> dict[str, str]:
+        """Digest of the worlds; they are built for it, so finished stages do without."""
+        return {WORLDS: self.ground.worlds_digest()} if self.ground is not None else {}
 
     def _held(self, stage: StageEntry, folder: Path, inputs: dict[str, str]) -> dict[str, Any]:
         """What decides a stage, and what it goes on from."""

@@ -11,6 +11,7 @@ import msgspec
 
 from palio.agents.registry import find_agent
 from palio.records import ConfigError, InputError, PalioError, Record
+from palio.train.ranges import check_seed
 from palio.world.synthesis.wording import banks_for, chosen_banks
 
 PRODUCTS_A_PROBLEM = 6
@@ -102,6 +103,7 @@ class MainJobConfig(Record, frozen=True, omit_defaults=False, forbid_unknown_fie
             raise ConfigError("temperature and race_seconds must be above 0 and finite")
         if not 0 <= self.training_minutes < math.inf:
             raise ConfigError("training_minutes must be 0 or more and finite")
+        check_seed(self.seed, "seed")
         self._check_agents()
         return self
 

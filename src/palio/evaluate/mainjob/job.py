@@ -90,10 +90,14 @@ class _Job:
         self.results: dict[str, dict[str, Any]] = {}
         self.advance: Callable[[int, str], None] = reporter.advance
         self.ground: Ground | None = None
-        self.milestones = milestones(recipe_of(config))
+        recipe = recipe_of(config)
+        self.recipe = recipe.digest()
+        self.milestones = milestones(recipe)
 
     def _run(self, name: str, work: Work, total: int | None = None, *after: str) -> None:
-        inputs = [digest(self.config), {each: self.results[each] for each in after}]
+        inputs: list[Any] = [digest(self.config), {each: self.results[each] for each in after}]
+        if name == "train":
+            inputs.append(self.recipe)  # the configuration has its name only
         self.results[name] = self.stages.run(name, inputs, work, total=total)
 
     def make(self) -> None:
@@ -202,7 +206,11 @@ class _Job:
             seeds={"job": self.config.seed},
             versions=versions(),
             stage_seconds=seconds,
-            digests={"config": digest(self.config), "suite": self.results["world"]["suite"]},
+            digests={
+                "config": digest(self.config),
+                "recipe": self.recipe,
+                "suite": self.results["world"]["suite"],
+            },
             reworded=data.reworded,
             reworded_floors=data.reworded_floors,
         )

@@ -16,12 +16,15 @@ from palio.evaluate.mainjob.worlds import Ground
 from palio.judging import default_encoder
 from palio.records import ConfigError
 from palio.train import run as training
+from palio.train.checkpoint import MANIFEST
 from palio.train.ground import TRAIN, Worlds
 from palio.train.ground import Ground as TrainingGround
+from palio.train.ranges import check_recipe
 from palio.train.reading import load_recipe
 from palio.train.recipe import Recipe, shortened, tokens_of
 from palio.train.stage import Step
 from palio.train.stages import kind_named
+from palio.world.artefacts import file_digest
 
 Advance = Callable[[int, str], None]
 BASE, TRAINED = "base", "trained"
@@ -62,6 +65,7 @@ def recipe_of(config: MainJobConfig) -> Recipe:
             remedy="name a recipe such as demo or tiny; `palio train` runs every recipe",
         )
     recipe = msgspec.structs.replace(recipe, seed=recipe.seed + config.seed)
+    check_recipe(recipe, config.recipe)  # with the seed that the job adds
     return shortened(recipe, config.training_minutes) if config.training_minutes else recipe
 
 
@@ -95,14 +99,17 @@ def train(
     made = training.train(
         recipe, out / "corpus", folder, ground=_training_ground(recipe, ground), options=options
     )
-    shown = made.stages[1].counts
+    taught = [stage.counts for stage in made.stages if "trajectories" in stage.counts]
+    shown: dict[str, int] = taught[0] if taught else {}
+    rows = shown.get("trajectories", 0)
     tokens = sum(stage.counts.get("tokens", 0) for stage in made.stages)
     return {
-        "trajectories": shown["trajectories"],
-        "dropped": shown["dropped"],
+        "trajectories": rows,
+        "dropped": shown.get("dropped", 0),
         "shortened": made.shortened,
         "tokens": tokens,
-        "note": f"{shown['trajectories']:,} trajectories, {tokens / 1e6:.1f} M tokens in all",
+        "note": f"{rows:,} trajectories, {tokens / 1e6:.1f} M tokens in all",
+        "checkpoints": [file_digest(stage.checkpoint / MANIFEST) for stage in made.stages],
     }
 
 

@@ -27,6 +27,7 @@ from palio.corpus.writers.tables import CHAT, SplitWriter
 from palio.records import InputError, Problem, Provenance, Record, digest, to_json
 from palio.suites.files import read_suite
 from palio.train.environments.shop import SETTINGS, Shop, ShopSettings
+from palio.train.ground import check_pools
 from palio.world.artefacts import MANIFEST, file_digest, write_lines, write_manifest
 
 Framework = Literal["verl", "verifiers"]
@@ -73,7 +74,9 @@ def export_shop(
 
     Raises:
         InputError: a catalogue is missing, or no problem of the suite is in the training pool.
+        IntegrityError: the pools are not those that the corpus was certified with.
     """
+    check_pools(corpus)
     pools = read_pools(corpus)
     problems = {
         pool: [each for each in read_suite(suite).problems if pools.get(each.problem_id) == pool]
