@@ -61,17 +61,22 @@ def test_a_row_of_verl_is_the_golden_one() -> None:
     assert from_json(row["reward_model"]["ground_truth"].encode(), Problem) == problem
 
 
-def test_pools_that_were_edited_let_no_held_out_problem_into_an_export(
-    made: Made, tmp_path: Path
+@pytest.mark.parametrize("edited", ["pools.json", "train.jsonl", "development.jsonl"])
+def test_a_corpus_that_was_edited_lets_no_held_out_problem_into_an_export(
+    made: Made, tmp_path: Path, edited: str
 ) -> None:
     corpus = tmp_path / "corpus"
     shutil.copytree(made.folder / "corpus", corpus)
-    pools = (corpus / "pools.json").read_text()
-    assert '"heldout"' in pools
-    (corpus / "pools.json").write_text(pools.replace('"heldout"', '"train"'))
+    if edited == "pools.json":
+        pools = (corpus / edited).read_text()
+        assert '"heldout"' in pools
+        (corpus / edited).write_text(pools.replace('"heldout"', '"train"'))
+    else:
+        with (corpus / edited).open("ab") as rows:
+            rows.write((corpus / "heldout.jsonl").read_bytes())
     suite, catalogues = made.folder / "suite.json", tuple(str(made.folder / n) for n in made.worlds)
     for to in ("verl", "verifiers"):
-        with pytest.raises(IntegrityError, match="not the one that the corpus' manifest lists"):
+        with pytest.raises(IntegrityError, match=f"{edited} is not the one that"):
             export_shop(to, corpus, suite, ShopSettings(catalogues=catalogues), tmp_path / to)
         assert not (tmp_path / to).exists()
 

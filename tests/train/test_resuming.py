@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from palio.agents.scripted import ScriptedUpstream
@@ -24,6 +25,8 @@ from palio.train.run import CHAIN, Trained, train
 from palio.train.stage import Step
 from palio.train.tokenizer import ChatTokenizer
 from palio.world.artefacts import file_digest
+from palio.world.catalogue import Catalogue
+from palio.world.world import world_of_catalogue
 from tests.train.test_stages import (
     BARE,
     SHORT,
@@ -186,11 +189,21 @@ def test_a_stage_goes_on_in_no_other_world_than_it_began_in(
     stopping = replace(BARE, report=killed)
     with pytest.raises(Killed):
         train(recipe, corpus, tmp_path, ground=ground, options=stopping)
-    with monkeypatch.context() as patched:
-        patched.setattr(Ground, "worlds_digest", lambda ground: "sha256:other prices")
-        with pytest.raises(ResumeError, match="worlds"):
-            train(recipe, corpus, tmp_path, ground=ground, options=BARE)
-    train(recipe, corpus, tmp_path, ground=ground, options=BARE)
+    [(name, world)] = ground.worlds.items()
+    dearer = {
+        product_id: msgspec.structs.replace(each, price=each.price + 0.01)
+        for product_id, each in world.catalogue.products.items()
+    }
+    other = world_of_catalogue(Catalogue(name, dearer, world.catalogue.rows))
+    elsewhere = replace(ground, worlds={name: other})
+    with pytest.raises(ResumeError, match="worlds"):
+        train(recipe, corpus, tmp_path, ground=elsewhere, options=BARE)
+    redo = replace(stopping, redo=True)
+    with pytest.raises(Killed):
+        train(recipe, corpus, tmp_path, ground=elsewhere, options=redo)
+    with pytest.raises(ResumeError, match="worlds"):
+        train(recipe, corpus, tmp_path, ground=ground, options=BARE)
+    train(recipe, corpus, tmp_path, ground=elsewhere, options=BARE)
     monkeypatch.setattr(Ground, "worlds_digest", lambda ground: pytest.fail("not for what is done"))
     again = train(recipe, corpus, tmp_path, ground=ground, options=BARE)
     assert [stage.skipped for stage in again.stages] == [True, True]

@@ -12,9 +12,9 @@ from typing import Protocol, TypeVar
 from palio.agents.solvable import unsolvable
 from palio.corpus.build import POOL_FILE
 from palio.judging.encoders import TitleEncoder
-from palio.records import InputError, IntegrityError, Problem, digest, from_json
+from palio.records import InputError, Problem, digest, from_json
 from palio.suites.files import read_suite
-from palio.world.artefacts import MANIFEST, file_digest, read_manifest
+from palio.train.inputs import check_listed
 from palio.world.catalogue import read_catalogues
 from palio.world.tools import SEVEN_TOOLS
 from palio.world.world import World, world_of_catalogue
@@ -148,7 +148,7 @@ def open_ground(
                 remedy="`palio corpus build` writes them",
             ) from error
         if pools.is_dir():
-            check_pools(pools)
+            check_listed(pools, POOL_FILE)
         problems = tuple(each for each in problems if pool_of.get(each.problem_id) == TRAIN)
     if not problems:
         raise InputError("no problem of the suite is in the training pool", where=str(suite))
@@ -172,19 +172,3 @@ def open_ground(
         for name, catalogue in found.items()
     }
     return Ground(problems, Worlds(makers), encoder)
-
-
-def check_pools(corpus: Path) -> None:
-    """The pools are those that the corpus was certified with, where its manifest lists them.
-
-    Raises:
-        IntegrityError: they were changed since.
-    """
-    manifest = read_manifest(corpus / MANIFEST)
-    listed = manifest.outputs.get(POOL_FILE) if manifest else None
-    if listed is not None and listed != file_digest(corpus / POOL_FILE):
-        raise IntegrityError(
-            f"{POOL_FILE} is not the one that the corpus' manifest lists",
-            where=str(corpus),
-            remedy="build the corpus again, or take an untouched copy",
-        )

@@ -101,12 +101,29 @@ def open_corpus(corpus: Path, *, uncertified: bool = False) -> Corpus:
     digests["certificate"] = file_digest(certificate)
     for name, found in ((path.name, digests["corpus"]), (CERTIFICATE, digests["certificate"])):
         if manifest.outputs.get(name) != found:
-            raise IntegrityError(
-                f"{name} is not the one that the corpus' manifest lists",
-                where=str(corpus),
-                remedy="build the corpus again, or take an untouched copy",
-            )
+            raise _changed(name, corpus)
     return Corpus(path, digests)
+
+
+def check_listed(corpus: Path, *names: str) -> None:
+    """Files of a corpus folder are those that its manifest lists; what it does not list may be any.
+
+    Raises:
+        IntegrityError: one was changed since the corpus was built, or is gone.
+    """
+    manifest = read_manifest(corpus / MANIFEST)
+    for name in names:
+        path, listed = corpus / name, manifest.outputs.get(name) if manifest else None
+        if listed is not None and (not path.is_file() or listed != file_digest(path)):
+            raise _changed(name, corpus)
+
+
+def _changed(name: str, corpus: Path) -> IntegrityError:
+    return IntegrityError(
+        f"{name} is not the one that the corpus' manifest lists",
+        where=str(corpus),
+        remedy="build the corpus again, or take an untouched copy",
+    )
 
 
 def model_digests(model: PretrainedModel | None) -> dict[str, str]:

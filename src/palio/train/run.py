@@ -222,9 +222,6 @@ class _Chain:
         inputs["recipe"] = digest(self.recipe.prefix(number))
         if previous is not None:
             inputs["checkpoint"] = file_digest(previous / MANIFEST)
-        runs = kind.runs_problems(stage.settings) and self.ground is not None
-        if runs and not (folder / DONE).exists():
-            inputs |= self._worlds()
         said = self._hold(number, stage, folder, inputs, kind.asks(stage.settings, previous))
         found = self._finished(stage, folder)
         if found is not None:
@@ -233,8 +230,6 @@ class _Chain:
             return found
         if previous is not None:
             check_whole(previous)
-        if runs:  # a stage that is dropped or torn, too
-            inputs |= self._worlds()
         if said:
             inputs[ENDPOINT] = digest(said)
         context = self._context(number, stage, inputs)
@@ -247,10 +242,6 @@ class _Chain:
             done = self._finish(stage, folder, made, inputs, said)
         give_back()
         return done
-
-    def _worlds(self) -> dict[str, str]:
-        """Digest of the worlds; they are built for it, so finished stages do without."""
-        return {WORLDS: self.ground.worlds_digest()} if self.ground is not None else {}
 
     def _held(self, stage: StageEntry, folder: Path, inputs: dict[str, str]) -> dict[str, Any]:
         """What decides a stage, and what it goes on from."""
@@ -267,10 +258,18 @@ class _Chain:
         inputs: dict[str, str],
         endpoint: Endpoint | None,
     ) -> Said:
-        """Refuse to mix two runs, if one did anything; `redo` drops the stage and all after it."""
+        """Refuse to mix two runs, if one did anything; `redo` drops the stage and all after it.
+
+        The worlds of a stage that is not finished are added to `inputs`; they are built for their
+        digest, so finished stages do without.
+        """
+        kind, ground = self.kinds[number - 1], self.ground
 
         def hold() -> Said:
-            held, finished = self._held(stage, folder, inputs), (folder / DONE).exists()
+            finished = (folder / DONE).exists()
+            if not finished and ground is not None and kind.runs_problems(stage.settings):
+                inputs[WORLDS] = ground.worlds_digest()
+            held = self._held(stage, folder, inputs)
             return self._servers.hold(folder, held, endpoint, finished=finished)
 
         try:

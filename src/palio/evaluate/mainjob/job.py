@@ -94,10 +94,13 @@ class _Job:
         self.recipe = recipe.digest()
         self.milestones = milestones(recipe)
 
-    def _run(self, name: str, work: Work, total: int | None = None, *after: str) -> None:
+    def _run(
+        self, name: str, work: Work, total: int | None = None, *after: str, also: str | None = None
+    ) -> None:
+        """One stage; the job's configuration, what came before and `also` decide it."""
         inputs: list[Any] = [digest(self.config), {each: self.results[each] for each in after}]
-        if name == "train":
-            inputs.append(self.recipe)  # the configuration has its name only
+        if also is not None:
+            inputs.append(also)
         self.results[name] = self.stages.run(name, inputs, work, total=total)
 
     def make(self) -> None:
@@ -123,7 +126,8 @@ class _Job:
             "race",
             "bulk",
         )
-        self._run("train", self._train, 100, "corpus")
+        # of the recipe, the configuration has the name only
+        self._run("train", self._train, 100, "corpus", also=self.recipe)
 
     def _train(self, folder: Path) -> dict[str, Any]:
         """Train, once it is known that reworded problems are left to measure on.

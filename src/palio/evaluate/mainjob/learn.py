@@ -99,16 +99,14 @@ def train(
     made = training.train(
         recipe, out / "corpus", folder, ground=_training_ground(recipe, ground), options=options
     )
-    taught = [stage.counts for stage in made.stages if "trajectories" in stage.counts]
-    shown: dict[str, int] = taught[0] if taught else {}
-    rows = shown.get("trajectories", 0)
     tokens = sum(stage.counts.get("tokens", 0) for stage in made.stages)
+    told = f"{tokens / 1e6:.1f} M tokens in all"
+    sft = next((stage.counts for stage in made.stages if stage.kind == "sft"), None)
+    if sft is not None:
+        told = f"{sft['trajectories']:,} trajectories, {told}"
     return {
-        "trajectories": rows,
-        "dropped": shown.get("dropped", 0),
         "shortened": made.shortened,
-        "tokens": tokens,
-        "note": f"{rows:,} trajectories, {tokens / 1e6:.1f} M tokens in all",
+        "note": told,
         "checkpoints": [file_digest(stage.checkpoint / MANIFEST) for stage in made.stages],
     }
 

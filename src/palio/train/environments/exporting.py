@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from palio import __version__
-from palio.corpus.build import read_pools
+from palio.corpus.build import POOL_FILE, read_pools
 from palio.corpus.readers.chat import read_chat
 from palio.corpus.rows import read_rows
 from palio.corpus.writers.hugging_face import chat_row
@@ -27,7 +27,7 @@ from palio.corpus.writers.tables import CHAT, SplitWriter
 from palio.records import InputError, Problem, Provenance, Record, digest, to_json
 from palio.suites.files import read_suite
 from palio.train.environments.shop import SETTINGS, Shop, ShopSettings
-from palio.train.ground import check_pools
+from palio.train.inputs import check_listed
 from palio.world.artefacts import MANIFEST, file_digest, write_lines, write_manifest
 
 Framework = Literal["verl", "verifiers"]
@@ -74,9 +74,9 @@ def export_shop(
 
     Raises:
         InputError: a catalogue is missing, or no problem of the suite is in the training pool.
-        IntegrityError: the pools are not those that the corpus was certified with.
+        IntegrityError: the corpus' pools or rows are not those that it was certified with.
     """
-    check_pools(corpus)
+    check_listed(corpus, POOL_FILE, *(f"{pool}.jsonl" for pool in POOLS))
     pools = read_pools(corpus)
     problems = {
         pool: [each for each in read_suite(suite).problems if pools.get(each.problem_id) == pool]

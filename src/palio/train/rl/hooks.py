@@ -184,7 +184,7 @@ class MetricsFile(TrainerCallback):  # type: ignore[misc]
             )
         if not state.is_world_process_zero or "train_runtime" in found:
             return
-        row = {n: _told(v) if isinstance(v, float) else v for n, v in found.items()}
+        row = {n: _significant(v) if isinstance(v, float) else v for n, v in found.items()}
         append_metrics(self._out, {"step": state.global_step, **row})
         shown = [f"{n} {row[n]:.3g}" for n in ("loss", "reward", "step_reward") if n in row]
         if row.get("step_reward/uncredited"):
@@ -250,11 +250,11 @@ def last_measures(out: Path, steps: int = 10) -> dict[str, float]:
     means = {}
     for name in names:
         found = [float(row[name]) for row in rows if name in row]
-        means[name] = _told(sum(found) / len(found))
+        means[name] = _significant(sum(found) / len(found))
     return means
 
 
-def _told(value: float) -> float:
+def _significant(value: float) -> float:
     """Six significant digits, however small: learning rates and divergences are 1e-6 and less."""
     return float(f"{value:.6g}")
 
