@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from palio.agents.scripted import ScriptedUpstream
 from palio.agents.server import ModelServer, RequestError
 from palio.cli.main import app
-from palio.records import ConfigError, InputError, Suite, bytes_digest
+from palio.records import ConfigError, InputError, Suite, bytes_digest, to_json
 from palio.suites.files import read_suite, write_suite
 from palio.world.catalogue import write_catalogue
 from palio.world.synthesis import compact_config, synthesise
@@ -123,6 +123,50 @@ def test_only_the_held_out_problems_of_a_corpus(files: tuple[str, ...], tmp_path
     assert "n 4" in text
     with pytest.raises(InputError, match="in pool 'development'"):
         call("floors", *files, *corpus, "--pool", "development")
+
+
+def test_a_suite_of_the_same_ids_and_other_problems_is_not_held_out(
+    files: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Suites of one seed and other sizes share ids, and no text."""
+    problems = read_suite(Path(files[1])).problems
+    (tmp_path / "pools.json").write_text(json.dumps({p.problem_id: "heldout" for p in problems}))
+    (tmp_path / "problems.jsonl").write_bytes(b"".join(to_json(p) + b"\n" for p in problems))
+    assert "n 12" in call("floors", *files, "--corpus", str(tmp_path))
+    made = synthesise(compact_config(5, products=500, problems=12))
+    assert {p.problem_id for p in made.problems} == {p.problem_id for p in problems}
+    write_catalogue(made.catalogue, tmp_path / "catalogue")
+    write_suite(Suite(suite_id="s", version="1", problems=made.problems), tmp_path / "suite.json")
+    other = ("--suite", str(tmp_path / "suite.json"), "--corpus", str(tmp_path))
+    with pytest.raises(InputError, match="is another problem than that of the corpus"):
+        call("floors", *other, "--catalogue", str(tmp_path / "catalogue"))
+
+
+def test_the_manifest_lists_the_rollouts_that_its_results_are_of(
+    files: tuple[str, ...], tmp_path: Path
+) -> None:
+    given = ("run", *files, "--out", str(tmp_path), "--model", "scripted-hasty", "--json")
+    for k in ("3", "2"):
+        plain = json.loads(call(*given, "--k", k))
+    assert plain["stages"][0]["seconds"] is None
+    outputs = json.loads((tmp_path / "manifest.json").read_text())["outputs"]
+    rows = sorted(name for name in outputs if name.endswith("rollouts.jsonl"))
+    assert rows == ["greedy/rollouts.jsonl", "sampled-2/rollouts.jsonl"]
+    assert (tmp_path / "sampled-3" / "rollouts.jsonl").is_file()
+
+
+def test_a_comparison_tells_which_settings_differ(files: tuple[str, ...], tmp_path: Path) -> None:
+    for name, more in (("a", ("--seconds", "60")), ("b", ()), ("c", ("--max-tokens", "99"))):
+        out = str(tmp_path / name)
+        call("run", *files, "--out", out, "--model", "scripted-hasty", *more)
+
+    def told(other: str) -> str:
+        words = ["eval", "compare", str(tmp_path / "b"), str(tmp_path / other), *files[:2]]
+        return CliRunner().invoke(app, words, catch_exceptions=False).stderr
+
+    assert "the two were evaluated with other limits" in told("a")
+    assert "the two were evaluated with other max_tokens" in told("c")
+    assert "evaluated with other" not in told("b")
 
 
 @pytest.mark.parametrize("command", ["run", "floors", "compare"])

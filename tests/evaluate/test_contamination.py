@@ -14,7 +14,7 @@ from palio.evaluate.behaviour import Behaviour
 from palio.evaluate.contamination import contamination_report
 from palio.evaluate.results import RolloutScore
 from palio.evaluate.rollouts import ScoredRow
-from palio.records import InputError, Suite, digest, to_json
+from palio.records import ConfigError, InputError, Suite, digest, to_json
 from palio.suites import write_suite
 from tests.leak.making import corpus
 from tests.leak.test_decontaminate import BENCHMARK, PROBLEMS
@@ -124,6 +124,48 @@ def test_an_evaluation_of_another_suite_is_refused(tmp_path: Path) -> None:
         if not good:
             assert isinstance(done.exception, InputError)
             assert "not those it was made on" in str(done.exception)
+
+
+def test_samples_are_no_greedy_rate(tmp_path: Path) -> None:
+    """The first sample of each problem was told as the success rate."""
+    folder = corpus(tmp_path / "c", PROBLEMS)
+    scores = [
+        structs.replace(score(t.problem_id, True), sample=n) for t in BENCHMARK for n in (0, 1)
+    ]
+    with pytest.raises(InputError, match="rollouts are sampled"):
+        contamination_report(folder, BENCHMARK, scores)
+    evaluation = tmp_path / "e"
+    evaluation.mkdir()
+    write_suite(Suite(suite_id="b", version="1", problems=BENCHMARK), tmp_path / "suite.json")
+    identity = {"policy": "p", "settings": {"temperature": 1.0}, "worlds": {}, "encoder": ""}
+    told = {**identity, "problems": digest(list(BENCHMARK))}
+    (evaluation / "evaluation.json").write_text(json.dumps(told))
+    words = ["--corpus", str(folder), "--suite", str(tmp_path / "suite.json")]
+    words += ["--evaluation", str(evaluation)]
+    done = CliRunner().invoke(app, ["contamination", *words])
+    assert isinstance(done.exception, ConfigError)
+    assert "contamination splits greedy success" in str(done.exception)
+
+
+def test_a_row_that_is_no_problem_is_told_and_ends_with_3(tmp_path: Path) -> None:
+    """It was left out without a word, and nobody knew that it was compared with nothing."""
+    folder = corpus(tmp_path / "c", PROBLEMS)
+    row = {"query": PROBLEMS[0].query, "reward": {"product_id": "90000", "title": ["lamp"]}}
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(json.dumps(row) + "\n" + '{"query": 3}\n')
+    words = ["--corpus", str(folder), "--suite", str(tasks)]
+    done = CliRunner().invoke(app, ["contamination", *words])
+    assert done.exit_code == 3, done.output
+    assert f"{tasks}:2: " in done.stderr
+    assert "1 rows of task files are no problems" in done.stderr
+    tasks.write_text(json.dumps(row) + "\n")
+    assert CliRunner().invoke(app, ["contamination", *words]).exit_code == 0
+
+
+def test_a_pool_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    folder = corpus(tmp_path / "c", PROBLEMS)
+    once = contamination_report(folder, BENCHMARK, pools=ALL_POOLS)
+    assert contamination_report(folder, BENCHMARK, pools=(*ALL_POOLS, "train")) == once
 
 
 def test_every_form_of_one_training_problem_is_found(tmp_path: Path) -> None:

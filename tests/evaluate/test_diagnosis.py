@@ -67,6 +67,18 @@ def found_in(shop, folder, upstream, teacher=None):
     )
 
 
+def test_an_ending_in_words_that_the_teacher_says_too_is_no_departure(shop, tmp_path):
+    def in_words(turn, message):
+        calls = message.get("tool_calls", [])
+        if any(call["function"]["name"] == "terminate" for call in calls):
+            message.update(content="Done.", tool_calls=[])
+
+    ending, _ = found_in(shop, tmp_path, Changed(in_words), Changed(in_words))
+    assert [each.kind for each in ending.departures] == [FOLLOWED]
+    alone, _ = found_in(shop, tmp_path, Changed(in_words))
+    assert [each.kind for each in alone.departures] == [NO_CALL]
+
+
 def call_of(message):
     return message["tool_calls"][0]["function"]
 

@@ -127,6 +127,25 @@ def test_samples_are_no_floor_and_neither_is_any_folder(shop: Path, tmp_path: Pa
         run(shop, tmp_path / "above", "--floor", str(shop / "catalogue"))
 
 
+def test_a_floor_that_had_less_to_spend_is_refused(shop: Path, tmp_path: Path) -> None:
+    run(shop, tmp_path / "below", "--model", "scripted-hasty", "--seconds", "60")
+    above = ("--floor", str(tmp_path / "below"))
+    run(shop, tmp_path / "above", *above)  # none of its rollouts was stopped by the clock
+    rows = tmp_path / "below" / "greedy" / "rollouts.jsonl"
+    whole = rows.read_text()
+    rows.write_text(whole.replace('"timed_out":false', '"timed_out":true', 1))
+    assert rows.read_text() != whole
+    with pytest.raises(InputError, match="other seconds"):
+        run(shop, tmp_path / "above", *above)
+    rows.write_text(whole)
+    identity = tmp_path / "below" / "greedy" / "evaluation.json"
+    told = json.loads(identity.read_text())
+    told["settings"]["limits"]["calls"] = 3
+    identity.write_text(json.dumps(told))
+    with pytest.raises(InputError, match="other limits"):
+        run(shop, tmp_path / "above", *above)
+
+
 def test_a_floor_that_is_not_finished_or_was_kept_short_is_refused(
     shop: Path, tmp_path: Path
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from palio.evaluate.pairing import compare_results
 from palio.evaluate.report_data import StageResult
@@ -66,13 +68,34 @@ def test_pass_at_8_is_told_wherever_8_were_sampled(samples: int, ks: set[str]) -
     assert told.pass_at_8 == (estimates["8"].value if samples >= 8 else None)
 
 
-def test_pass_at_1_and_pass_at_k_use_the_same_problems() -> None:
+def test_pass_at_k_leaves_out_only_problems_with_fewer_scored_rollouts() -> None:
     scores = [score(p.problem_id, s, True) for p in PROBLEMS for s in range(8)]
     scores[3] = score(PROBLEMS[0].problem_id, 3, False, status="unscored")
     made = summarise(scores, PROBLEMS, name="p", samples=8, temperature=1.0, seed=0)
-    assert {made.overall.pass_at["oro"][k].n for k in ("1", "8")} == {59}
+    assert {k: each.n for k, each in made.overall.pass_at["oro"].items()} == {"1": 60, "8": 59}
+    assert made.overall.pass_at["oro"]["1"].samples == 479
     assert made.overall.pass_at_1_worst is not None
     assert made.overall.pass_at_1_worst.value == pytest.approx(479 / 480)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(st.sampled_from([None, True, False]), min_size=4, max_size=4), min_size=1))
+def test_unscored_rollouts_counted_as_failures_are_a_lower_bound(
+    outcomes: list[list[bool | None]],
+) -> None:
+    """It lay above pass@1 where a broken rollout took its problem's successes with it."""
+    outcomes = outcomes[: len(PROBLEMS)]
+    scores = [
+        score(problem.problem_id, n, bool(good), status="unscored" if good is None else "scored")
+        for problem, rows in zip(PROBLEMS, outcomes, strict=False)
+        for n, good in enumerate(rows)
+    ]
+    ran = PROBLEMS[: len(outcomes)]
+    made = summarise(scores, ran, name="p", samples=4, temperature=1.0, seed=0).overall
+    one, worst = made.pass_at["oro"]["1"], made.pass_at_1_worst
+    assert worst is not None
+    assert worst.value is not None
+    assert one.value is None or worst.value <= one.value + 1e-12
 
 
 def test_copies_of_a_greedy_rollout_are_no_samples() -> None:

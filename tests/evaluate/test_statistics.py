@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import bootstrap, norm
+from scipy.stats import bootstrap, norm, ttest_1samp
 
 from palio.evaluate.comparison import PairedTable, paired_difference
 from palio.evaluate.statistics import cluster_mean, mean_pass_at_k, pass_at_k, wilson
@@ -89,8 +89,12 @@ def test_copies_in_a_cluster_do_not_narrow_the_interval() -> None:
     assert naive.high - naive.low < 0.6 * (copied.high - copied.low)
 
 
+SOME = [f"cluster {number}" for number in range(40)]
+
+
 @given(
-    st.lists(st.tuples(st.floats(0, 1), st.sampled_from("abcdef")), max_size=30),
+    st.lists(st.tuples(st.floats(0, 1), st.sampled_from("abcdef")), max_size=30)
+    | st.lists(st.tuples(st.floats(0, 1), st.sampled_from(SOME)), min_size=60, max_size=99),
     st.integers(0, 5),
 )
 @settings(max_examples=60, deadline=None)
@@ -105,6 +109,39 @@ def test_bootstrap_is_seeded_bounded_and_free_of_row_order(
     if first.value is not None:
         assert first.low <= first.value + 1e-12
         assert first.value <= first.high + 1e-12
+
+
+@pytest.mark.parametrize("clusters", [2, 3, 5, 10, 20])
+@pytest.mark.parametrize("shape", [(2.0, 2.0), (0.4, 0.6)])
+def test_few_clusters_are_covered_as_often_as_is_claimed(
+    clusters: int, shape: tuple[float, float]
+) -> None:
+    """A bootstrap of two clusters has two means to draw from: it covered 70 % and 78 %."""
+    rng = np.random.default_rng(clusters)
+    labels = [f"c{place // 5}" for place in range(5 * clusters)]
+    truth, held = shape[0] / sum(shape), 0
+    for _ in range(400):
+        rates = np.repeat(rng.beta(*shape, size=clusters), 5)
+        told = cluster_mean((rng.random(len(rates)) < rates).astype(float).tolist(), labels)
+        held += told.low <= truth <= told.high
+    assert held / 400 >= 0.93
+
+
+def test_few_clusters_of_differences_are_students_interval() -> None:
+    """Far from the bounds Wilson's correction is small, and the rest is Student's t."""
+    means = np.random.default_rng(0).normal(0.0, 0.02, size=8)
+    told = cluster_mean(means.tolist(), bounds=(-1.0, 1.0))
+    plain = ttest_1samp(means, 0.0).confidence_interval(0.95)
+    assert told.low == pytest.approx(plain.low, abs=1e-4)
+    assert told.high == pytest.approx(plain.high, abs=1e-4)
+
+
+def test_few_clusters_weigh_by_their_problems_as_the_mean_does() -> None:
+    values, labels = [1.0] * 9 + [0.0, 1.0, 0.0], [*"aaaaaaaaa", "b", "c", "d"]
+    told = cluster_mean(values, labels)
+    assert told.value == pytest.approx(10 / 12)
+    assert told.low < 10 / 12 < told.high <= 1.0
+    assert told.low < 0.35, "four clusters, two of them at nothing"
 
 
 def test_no_success_at_all_still_has_a_width() -> None:

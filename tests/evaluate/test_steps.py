@@ -21,10 +21,11 @@ from palio.evaluate.rollouts import read_identity
 from palio.evaluate.step_folder import ANSWERS, append_answer, held_steps, read_answers
 from palio.evaluate.steps import StepAnswer, answer_steps, compare_steps, questions, step_score
 from palio.judging.encoders import default_encoder
-from palio.records import InputError, ResumeError, Suite, to_json
+from palio.records import InputError, Provenance, ResumeError, Suite, digest, to_json
 from palio.rollout import run_problem
 from palio.sandbox.inline import InlineDriver
 from palio.suites.files import write_suite
+from palio.world.artefacts import write_manifest
 from palio.world.catalogue import Catalogue, write_catalogue
 from palio.world.synthesis import compact_config, synthesise
 from palio.world.tools import Toolbox
@@ -241,4 +242,18 @@ def test_answers_belong_to_the_catalogues_that_they_were_judged_in(
         call("first", "other", "--limit", "4")
     with pytest.raises(InputError, match="other catalogues"):
         call("second", "other", "--against", str(tmp_path / "first"))
+    made = Provenance(
+        kind="corpus",
+        tool_version="1",
+        config={},
+        config_digest=digest({}),
+        inputs={f"catalogue:{name}": shop.made.catalogue.digest},
+        outputs={},
+        counts={},
+        seed=0,
+    )
+    write_manifest(made, tmp_path / "manifest.json")
+    with pytest.raises(InputError, match="not the one of that name that the corpus was made in"):
+        call("third", "other", "--limit", "4")
+    assert not (tmp_path / "third").exists()
     call("first", "one", "--limit", "6")

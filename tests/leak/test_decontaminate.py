@@ -123,3 +123,28 @@ def test_the_commands_fail_on_what_they_find(tmp_path: Path) -> None:
     code, text = run("verify", folder, "--json")
     assert code == 1
     assert not json.loads(text)["good"]
+
+
+def test_rows_that_are_no_problems_are_told_and_are_not_clean(tmp_path: Path) -> None:
+    folder = corpus(tmp_path / "c", PROBLEMS)
+    row = {"query": "a brass trumpet", "reward": {"product_id": "5", "title": ["trumpet"]}}
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(json.dumps(row) + '\n{"query": 3}\n')
+    done = CliRunner().invoke(app, ["decontaminate", str(folder), "--against", str(tasks)])
+    assert done.exit_code == 3
+    assert f"{tasks}:2: " in done.stderr
+    assert "1 rows of task files are no problems and were left out" in done.stderr
+
+
+def test_two_task_files_of_one_name_are_both_compared(tmp_path: Path) -> None:
+    """The second took the place of the first."""
+    folder = corpus(tmp_path / "c", PROBLEMS)
+    for name, problems in (("a", BENCHMARK), ("b", BENCHMARK[3:])):
+        (tmp_path / name).mkdir()
+        suite = Suite(suite_id=name, version="1", problems=problems)
+        write_suite(suite, tmp_path / name / "suite.json")
+    against = [word for n in "ab" for word in ("--against", tmp_path / n / "suite.json")]
+    code, text = run("decontaminate", folder, *against, "--json")
+    assert code == 1
+    hit = {each["benchmark"] for each in json.loads(text)["hits"]}
+    assert hit == {str(tmp_path / "a" / "suite.json")}

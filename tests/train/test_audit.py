@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from palio.cli.train import app
 from palio.corpus.build import read_pools
 from palio.corpus.rows import read_rows
 from palio.judging.encoders import default_encoder
-from palio.records import InputError, Message, to_json
+from palio.records import InputError, Message, Suite, to_json
+from palio.suites.files import read_suite, write_suite
 from palio.train.audit import AUDIT, audit_run, read_audit, write_audit
 from palio.train.card import write_card
 from palio.train.ground import open_ground
@@ -209,6 +211,11 @@ def test_another_corpus_or_no_run_is_refused(run: Path, made: Made, tmp_path: Pa
     (other / "train.jsonl").write_bytes(b"".join(rows[1:]))
     with pytest.raises(InputError, match="another corpus"):
         audit_run(run, other, suite)
+    first, *rest = read_suite(suite).problems
+    reworded = Suite(suite_id="s", version="1", problems=(replace(first, query="a lamp"), *rest))
+    write_suite(reworded, tmp_path / "suite.json")
+    with pytest.raises(InputError, match="another problem than that of the corpus"):
+        audit_run(run, corpus, tmp_path / "suite.json")
 
 
 def test_ids_are_read_from_results_and_from_nothing_else() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from palio.corpus.rows import read_rows
 from palio.judging.encoders import default_encoder
@@ -191,4 +192,16 @@ def test_pools_that_were_edited_open_no_problem(shop: Shop, suite: Path, tmp_pat
     pools = dict.fromkeys((each.problem_id for each in shop.problems), "train")
     (folder / "pools.json").write_text(json.dumps(pools))
     with pytest.raises(IntegrityError, match=r"pools\.json is not the one"):
+        open_ground(suite, [tmp_path / "catalogue"], folder, encoder=default_encoder())
+
+
+def test_another_suite_with_the_ids_of_the_corpus_opens_no_problem(
+    shop: Shop, suite: Path, tmp_path: Path
+) -> None:
+    """Its problems may be anybody's held-out ones: the pools were told of others."""
+    (tmp_path / "corpus").mkdir()
+    folder = certified(tmp_path / "corpus")
+    lines = [to_json(replace(each, query=f"{each.query} now")) + b"\n" for each in shop.problems]
+    (folder / "problems.jsonl").write_bytes(b"".join(lines))
+    with pytest.raises(InputError, match=r"another problem than that of the corpus \(text\)"):
         open_ground(suite, [tmp_path / "catalogue"], folder, encoder=default_encoder())

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from palio.cli.main import app
 from palio.corpus.build import read_pools
-from palio.records import ConfigError, InputError
+from palio.records import ConfigError, InputError, Suite
+from palio.suites.files import read_suite, write_suite
 from palio.train.card import OUTSIDE, Measured, pool_told, renew_results, write_card
 from palio.train.checkpoint import WEIGHTS, check_whole
 from tests.environments.conftest import Made, made  # noqa: F401 - a fixture
@@ -73,6 +75,12 @@ def test_results_name_the_pool_of_their_problems(
         invoke("train", "card", run, *told, "--corpus", tmp_path)
     with pytest.raises(ConfigError, match="--suite"):
         invoke("train", "card", run, "--evaluation", held)
+    first, *others = read_suite(suite).problems
+    problems = (replace(first, query=f"{first.query} now"), *others)
+    write_suite(Suite(suite_id="small", version="1", problems=problems), tmp_path / "other.json")
+    told[-1] = tmp_path / "other.json"
+    with pytest.raises(InputError, match="is another problem than that of the corpus"):
+        invoke("train", "card", run, *told, "--corpus", corpus)
 
 
 def test_a_checkpoint_without_its_run_gets_new_results_and_keeps_the_rest(

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from palio.cli.world import warn_of
+from palio.cli.world import tell_unread, warn_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -157,7 +157,9 @@ def bench_of(
 
 
 def problems_of(suites: Sequence[Path]) -> tuple[Problem, ...]:
-    """The problems of all suites, in order."""
+    """The problems of all suites, in order; rows that are none are told on standard error."""
     from palio.suites.files import read_any_suite
 
-    return tuple(problem for path in suites for problem in read_any_suite(path)[0].problems)
+    read = [read_any_suite(path) for path in suites]
+    tell_unread([row for _, rejects in read for row in rejects])
+    return tuple(problem for suite, _ in read for problem in suite.problems)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from palio.cli.corpus_options import AS_JSON, FOLDER
+from palio.cli.world import tell_unread
 
 if TYPE_CHECKING:
     from palio.corpus.decontaminate import Contamination
@@ -50,7 +51,7 @@ def verify(
 
 
 UNCHECKED = 3
-"""Exit status of a corpus in which nothing was found and not everything could be looked at."""
+"""Exit status where nothing was found and not everything could be looked at."""
 
 
 def decontaminate(
@@ -61,14 +62,19 @@ def decontaminate(
 ) -> None:
     """Find rows that external benchmarks hold; fail when there are any and none is taken out.
 
-    Exact keys are checked against the registry that ships; fuzzy ones need the task files.
+    Exact keys are checked against the registry that ships; fuzzy ones need the task files. Ends
+    with 1 when rows were found and stay, with 3 when rows of a task file are no problems.
     """
     import msgspec
 
     from palio.corpus.decontaminate import cleaned, contamination
     from palio.suites.files import read_any_suite
 
-    benchmarks = {path.name: read_any_suite(path)[0].problems for path in against}
+    names = [path.name for path in against]
+    twice = {name for name in names if names.count(name) > 1}
+    read = {str(p) if p.name in twice else p.name: read_any_suite(p) for p in against}
+    benchmarks = {name: suite.problems for name, (suite, _) in read.items()}
+    unread = tell_unread([row for _, rejects in read.values() for row in rejects])
     found = contamination(folder, benchmarks)
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
@@ -79,6 +85,8 @@ def decontaminate(
         typer.secho(f"wrote {out}: {funnel.kept:,} rows", err=as_json)
     elif found.rows_hit:
         raise typer.Exit(1)
+    if unread:
+        raise typer.Exit(UNCHECKED)
 
 
 def register(app: typer.Typer) -> None:

@@ -79,16 +79,16 @@ def _successes(
     suites: list[Path], catalogues: list[Catalogue], profile: str
 ) -> Callable[[Trajectory], Drop | None]:
     """Keeps traces that succeed under a profile: only those are worth a rewriter's time."""
+    from palio.cli.corpus_judging import problems_of
     from palio.corpus.gates import Drop
     from palio.judging import default_encoder
     from palio.judging.outcome import OutcomeScorer
     from palio.records import PROFILES, ConfigError
-    from palio.suites.files import read_any_suite
 
     chosen = next((each for each in PROFILES if each == profile), None)
     if chosen is None:
         raise ConfigError(f"no profile is called {profile!r}", remedy=f"use {', '.join(PROFILES)}")
-    problems = {p.problem_id: p for path in suites for p in read_any_suite(path)[0].problems}
+    problems = {problem.problem_id: problem for problem in problems_of(suites)}
     encoder = default_encoder()
     scorers = {each.catalogue_id: OutcomeScorer(each.products, encoder) for each in catalogues}
 

@@ -50,7 +50,8 @@ def floors(
     from palio.evaluate.policy import harness_tools
 
     offered = harness_tools(tools)
-    exam = exam_of(problems_of(suite, limit, corpus, pool), catalogue, world, encoder)
+    problems = problems_of(suite, limit, corpus, pool)
+    exam = exam_of(problems, catalogue, world, encoder, corpus)
     show([], exam.below(seed, offered), (), offered, as_json=as_json)
 
 
@@ -76,7 +77,10 @@ def compare(
     chosen = profile_named(profile)
     problems = problems_of(suite, limit, corpus, pool)
     a, b = rollouts_at(a), rollouts_at(b)
-    check_alike(a, b)
+    differ = check_alike(a, b)
+    if differ:
+        text = f"warning: the two were evaluated with other {', '.join(differ)}"
+        typer.secho(text, fg="yellow", err=True)
     clusters = leak_clusters(problems).cluster_of
     first, second = (load_result(folder, problems, clusters) for folder in (a, b))
     tell_gaps((first, second))

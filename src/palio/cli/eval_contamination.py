@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from palio.cli.corpus_leaks import UNCHECKED
 from palio.cli.eval_inputs import profile_named, rollouts_at
 from palio.cli.given import refuse_idle
+from palio.cli.world import tell_unread
 
 if TYPE_CHECKING:
     from palio.evaluate.contamination import ContaminationReport
@@ -23,9 +25,12 @@ def contamination(
     profile: str = typer.Option("oro", help="Profile of success: oro or strict."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Find suite problems that the training pool holds in any form; split an evaluation by them."""
+    """Find suite problems that the training pool holds in any form; split an evaluation by them.
+
+    Ends with 3 where rows of the task file are no problems: they were compared with nothing.
+    """
     from palio.evaluate.contamination import contamination_report
-    from palio.evaluate.loading import evaluated
+    from palio.evaluate.loading import check_greedy, evaluated
     from palio.evaluate.rollouts import read_scores
     from palio.records import to_json
     from palio.suites.files import read_any_suite
@@ -34,10 +39,12 @@ def contamination(
     if evaluation is None:
         remedy = "name its folder with --evaluation"
         refuse_idle(context, ["--profile"], "without an evaluation", remedy)
-    problems = read_any_suite(suite)[0].problems
+    read, unread = read_any_suite(suite)
+    problems = read.problems
     scores = None
     if evaluation is not None:
         folder = rollouts_at(evaluation)
+        check_greedy(folder, "contamination splits greedy success")
         problems = evaluated(folder, problems)
         scores = list(read_scores(folder).values())
     report = contamination_report(corpus, problems, scores, pools=pool, profile=chosen)
@@ -45,6 +52,8 @@ def contamination(
         typer.echo(to_json(report).decode())
     else:
         _show(report)
+    if tell_unread(unread):
+        raise typer.Exit(UNCHECKED)
 
 
 def _show(report: ContaminationReport) -> None:

@@ -94,9 +94,11 @@ def problems_of(suite: Path, limit: int, corpus: Path | None, pool: str) -> tupl
 
     Raises:
         ConfigError: a pool is named and no corpus, or sealed problems would be among them.
-        InputError: no problem of the suite is in that pool, or the suite has none at all.
+        InputError: no problem of the suite is in that pool, the suite has none at all, or one that
+            the corpus has otherwise.
     """
     from palio.corpus.build import read_pools
+    from palio.corpus.membership import check_problems
     from palio.records import ConfigError, InputError
     from palio.suites.files import read_suite
     from palio.suites.taking import first_of_each_kind
@@ -116,6 +118,7 @@ def problems_of(suite: Path, limit: int, corpus: Path | None, pool: str) -> tupl
     if corpus is not None:
         pool = pool or "heldout"
         pool_of = read_pools(corpus)
+        check_problems(corpus, problems, suite)
         held = tuple(each for each in problems if pool_of.get(each.problem_id) == pool)
         if not held:
             raise InputError(
@@ -157,13 +160,21 @@ def check_unsealed(problems: tuple[Problem, ...], *folders: Path) -> None:
             )
 
 
-def exam_of(problems: tuple[Problem, ...], catalogue: list[Path], world: str, encoder: str) -> Exam:
+def exam_of(
+    problems: tuple[Problem, ...],
+    catalogue: list[Path],
+    world: str,
+    encoder: str,
+    corpus: Path | None = None,
+) -> Exam:
     """The problems with their worlds, built now; rejected rows are told on standard error.
 
     Raises:
         ConfigError: a problem is sealed, as the pools beside its catalogue tell.
+        InputError: a catalogue is another one than that of its name in the corpus.
     """
     from palio.agents.solvable import unsolvable
+    from palio.corpus.membership import check_catalogues
     from palio.judging.encoders import encoder_named
     from palio.suites.clusters import leak_clusters
     from palio.world.catalogue import read_catalogues
@@ -172,6 +183,8 @@ def exam_of(problems: tuple[Problem, ...], catalogue: list[Path], world: str, en
     check_unsealed(problems, *sorted({path.absolute().parent for path in catalogue}))
     found, rejects = read_catalogues(catalogue)
     warn_of(rejects)
+    if corpus is not None:
+        check_catalogues(corpus, found)
     titles = encoder_named(encoder)
     for name, lost in unsolvable(problems, found, titles).items():
         text = f"warning: {len(lost)} problems cannot be solved in {name!r}, {lost[0]!r} first"

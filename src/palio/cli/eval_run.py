@@ -91,7 +91,8 @@ def run(
         limits=Limits(seconds=seconds),
     )
     ray = _ray(executor, workers=workers, address=address, gpus=gpus)
-    exam = exam_of(problems_of(suite, limit, corpus, pool), catalogue, world, encoder)
+    problems = problems_of(suite, limit, corpus, pool)
+    exam = exam_of(problems, catalogue, world, encoder, corpus)
     evaluator = _Evaluator(exam, out, once, ray)
     _run(evaluator, source, floor, k=k, temperature=temperature, as_json=as_json)
 
@@ -108,6 +109,7 @@ class _Evaluator(NamedTuple):
         """Greedy rollouts of a policy, and `k` samples a problem unless it is 0."""
         import msgspec
 
+        from palio.evaluate.kept import GREEDY, sampled_folder
         from palio.evaluate.report_data import StageResult
 
         many = msgspec.structs.replace(self.once, samples=k or 1, temperature=temperature)
@@ -115,8 +117,8 @@ class _Evaluator(NamedTuple):
             return StageResult(
                 name=policy.name,
                 origin="scripted" if source.model.startswith("scripted-") else "learned",
-                greedy=self._evaluated(source, policy, folder / "greedy", self.once),
-                sampled=self._evaluated(source, policy, folder / f"sampled-{k}", many)
+                greedy=self._evaluated(source, policy, folder / GREEDY, self.once),
+                sampled=self._evaluated(source, policy, sampled_folder(folder, k), many)
                 if k
                 else None,
             )
@@ -156,11 +158,13 @@ def _run(
 ) -> None:
     from palio.evaluate.floors import compare_with_floor
     from palio.evaluate.kept import keep_results
+    from palio.evaluate.learned_floor import evaluation_at
     from palio.evaluate.pairing import compare_results
     from palio.evaluate.policy import terms_of
 
     exam, settings = evaluator.exam, evaluator.once
-    learned = [_floor(name, path, evaluator) for name, path in _named(floor, source.called)]
+    named = _named(floor, source.called)
+    learned = [_floor(name, path, evaluator) for name, path in named]
     stage = evaluator.stage(source, evaluator.out, k, temperature)
     below = exam.below(settings.seed, settings.tools)
     stages, pairs = [stage], []
@@ -177,7 +181,8 @@ def _run(
             )
     told = in_numbers(stages, below, pairs, settings.tools)
     terms = terms_of(exam.problems, exam.worlds, exam.titles, settings)
-    keep_results(evaluator.out, told, stage, terms, settings.seed)
+    rolled_out = [_rolled_out(name, evaluator) for name, path in named if not evaluation_at(path)]
+    keep_results(evaluator.out, told, stage, terms, settings.seed, rolled_out)
     show(stages, below, pairs, settings.tools, as_json=as_json)
 
 
@@ -197,6 +202,11 @@ def _named(floors: Sequence[str], policy: str) -> list[tuple[str, Path]]:
     return named
 
 
+def _rolled_out(floor: str, evaluator: _Evaluator) -> Path:
+    """Folder of the rollouts of a floor that is a checkpoint."""
+    return evaluator.out / "floors" / floor
+
+
 def _floor(name: str, path: Path, evaluator: _Evaluator) -> Callable[[], StageResult]:
     """What gives a learned floor; refused now, before hours of rollouts, where it cannot be one."""
     from palio.evaluate.cluster import PolicySource
@@ -210,7 +220,7 @@ def _floor(name: str, path: Path, evaluator: _Evaluator) -> Callable[[], StageRe
         held = kept_floor(kept, exam.problems, terms, exam.clusters, name)
         return lambda: held
     check_checkpoint(path)
-    folder = evaluator.out / "floors" / name
+    folder = _rolled_out(name, evaluator)
 
     def rolled_out() -> StageResult:
         made = evaluator.stage(PolicySource(checkpoint=path, name=name), folder, 0, 1.0)

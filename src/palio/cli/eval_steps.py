@@ -55,7 +55,7 @@ def steps(
     check_key(context, model_url)
     source = PolicySource(model, model_url, api_key, checkpoint, name)
     asked = _rows(corpus, suite, pool, limit)
-    found = _catalogues(catalogue, asked.catalogues)
+    found = _catalogues(catalogue, asked.catalogues, corpus)
     pin = source.pin()
     config = {
         "policy": source.called,
@@ -125,6 +125,7 @@ def _answered(
 
 
 def _rows(corpus: Path, suite: Path, pool: str, limit: int) -> Asked:
+    from palio.corpus.membership import check_problems
     from palio.corpus.rows import read_rows
     from palio.records import InputError
     from palio.suites.files import read_suite
@@ -139,6 +140,7 @@ def _rows(corpus: Path, suite: Path, pool: str, limit: int) -> Asked:
     problems = [p for p in read_suite(suite).problems if p.problem_id in by_problem]
     if not problems:
         raise InputError("no conversation of the pool is about the suite", where=str(suite))
+    check_problems(corpus, problems, suite)
     taken = first_of_each_kind(tuple(problems), limit)
     return Asked(
         [by_problem[problem.problem_id] for problem in taken],
@@ -147,8 +149,9 @@ def _rows(corpus: Path, suite: Path, pool: str, limit: int) -> Asked:
     )
 
 
-def _catalogues(paths: list[Path], needed: Mapping[str, str]) -> dict[str, Catalogue]:
+def _catalogues(paths: list[Path], needed: Mapping[str, str], corpus: Path) -> dict[str, Catalogue]:
     """The catalogues that are named; those of `needed` (problem id -> catalogue) are among them."""
+    from palio.corpus.membership import check_catalogues
     from palio.records import InputError
     from palio.world.catalogue import read_catalogues
 
@@ -157,6 +160,7 @@ def _catalogues(paths: list[Path], needed: Mapping[str, str]) -> dict[str, Catal
     missing = sorted(set(needed.values()) - found.keys())
     if missing:
         raise InputError(f"no catalogue {missing[0]!r}", remedy="name it with --catalogue")
+    check_catalogues(corpus, found)
     return found
 
 

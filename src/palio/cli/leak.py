@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from palio.cli.world import tell_unread
+
 if TYPE_CHECKING:
     from palio.records import Problem
     from palio.suites import Clustering
@@ -89,8 +91,7 @@ def _read(files: list[Path], *, prefix: bool) -> tuple[list[Problem], int]:
     for path in files:
         suite, rejects = read_any_suite(path)
         rejected += len(rejects)
-        for reject in rejects:
-            typer.secho(f"{path}:{reject.line}: {reject.detail}", fg="yellow", err=True)
+        tell_unread(rejects)
         for problem in suite.problems:
             name = f"{path.stem}/{problem.problem_id}" if prefix else problem.problem_id
             problems.append(msgspec.structs.replace(problem, problem_id=name))

@@ -22,6 +22,7 @@ def card(
     ),
 ) -> None:
     """Write the card of a run's last checkpoint: lineage, seeds, results."""
+    from palio.corpus.membership import check_problems
     from palio.evaluate.carded import card_rows
     from palio.records import ConfigError
     from palio.suites.files import read_suite
@@ -36,6 +37,8 @@ def card(
         refuse_idle(context, ["--suite", "--corpus"], "without results", remedy)
     read = read_suite(suite) if suite and evaluation else None
     pools = _pools(run_folder, corpus) if corpus else {}
+    if corpus and read is not None and suite:
+        check_problems(corpus, read.problems, suite)
     results = [
         row
         for folder in evaluation

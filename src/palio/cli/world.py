@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -285,6 +285,16 @@ def warn_of(rejects: tuple[Reject, ...]) -> None:
         first = rejects[0]
         text = f"{len(rejects)} rows rejected, the first at {first.file}:{first.line}"
         typer.secho(f"warning: {text}: {first.detail}", fg="yellow", err=True)
+
+
+def tell_unread(rejects: Sequence[Reject]) -> int:
+    """Say on stderr which rows of task files are no problems, and why; returns how many."""
+    for row in rejects:
+        typer.secho(f"{row.file}:{row.line}: {row.detail}", fg="yellow", err=True)
+    if rejects:
+        text = f"{len(rejects)} rows of task files are no problems and were left out"
+        typer.secho(text, fg="yellow", err=True)
+    return len(rejects)
 
 
 @contextmanager

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from palio.evaluate.loading import evaluated, load_result
+from palio.evaluate.loading import check_greedy, evaluated, load_result
 from palio.evaluate.results import OVERALL
 from palio.evaluate.rollouts import read_identity
-from palio.records import ConfigError, Problem
+from palio.records import Problem
 from palio.train.card import Measured, pool_told
 
 
@@ -27,14 +27,9 @@ def card_rows(
         InputError: there is no evaluation, or of another suite.
         ConfigError: its rollouts are sampled.
     """
+    check_greedy(folder, "a card shows greedy success")
     asked = evaluated(folder, problems)
     found = load_result(folder, asked)
-    if found.mode != "greedy":
-        raise ConfigError(
-            "these rollouts are sampled, and a card shows greedy success",
-            where=str(folder),
-            remedy="name the folder greedy beside it",
-        )
     tools = len(read_identity(folder)["settings"]["tools"])
     rows = []
     for intent, group in found.intents.items():

@@ -77,15 +77,17 @@ def contamination_report(
     Args:
         corpus: the corpus folder that the model was trained on.
         problems: of the evaluated suite.
-        scores: rollouts of the evaluation; the first sample of each problem counts.
-        pools: pools of the corpus that were trained on.
+        scores: greedy rollouts of the evaluation, one a problem.
+        pools: pools of the corpus that were trained on; one that is named twice counts once.
         profile: whose success counts.
 
     Raises:
         InputError: the folder is no corpus, or has no such pool; or a rollout is of a problem that
-            is not of the suite, so that nobody can say whether it was trained on.
+            is not of the suite, so that nobody can say whether it was trained on; or rollouts are
+            sampled, whose rate would be one of their samples'.
     """
     known, pool_of = read_problems(corpus), read_pools(corpus)
+    pools = tuple(dict.fromkeys(pools))
     unknown = sorted(set(pools) - set(pool_of.values()) - set(POOLS))
     if unknown:
         raise InputError(f"a corpus has no pool {unknown[0]!r}", where=str(corpus))
@@ -94,7 +96,7 @@ def contamination_report(
     kinds = {problem.problem_id: problem.kind for problem in problems}
     report = ContaminationReport(
         corpus=str(corpus),
-        pools=tuple(pools),
+        pools=pools,
         problems=len(problems),
         found=_found(_hits(problems, trained), kinds, rows),
     )
@@ -147,7 +149,12 @@ def _split(
     kinds: Mapping[str, str],
     profile: Profile,
 ) -> ContaminationReport:
-    first = [row for row in scores if row.sample == 0]
+    first = list(scores)
+    if any(row.sample for row in first):
+        raise InputError(
+            "these rollouts are sampled, and the rates of contamination are greedy",
+            remedy="name the folder greedy beside it",
+        )
     strange = sorted({row.problem_id for row in first} - kinds.keys())
     if strange:
         raise InputError(

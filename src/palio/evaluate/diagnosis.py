@@ -163,6 +163,9 @@ def first_departure(
             expected = asked_by(_answer(teacher, model, trajectory, place))
         except RejectedError:
             return TEACHER_REFUSED, turns, asked, ()
+        if not asked and not expected:  # both end in words alone
+            turns += 1
+            continue
         if not asked:
             return NO_CALL, turns, asked, expected
         if not is_valid_turn(message, offered):

@@ -15,10 +15,21 @@ from palio.records import Provenance, digest
 from palio.world.artefacts import MANIFEST, file_digest, replacing, write_manifest
 
 RESULTS = "results.json"
+GREEDY = "greedy"
+
+
+def sampled_folder(out: Path, samples: int) -> Path:
+    """Where an evaluation has its rollouts of so many samples a problem."""
+    return out / f"sampled-{samples}"
 
 
 def keep_results(
-    out: Path, told: Mapping[str, Any], stage: StageResult, terms: Mapping[str, Any], seed: int
+    out: Path,
+    told: Mapping[str, Any],
+    stage: StageResult,
+    terms: Mapping[str, Any],
+    seed: int,
+    floors: Sequence[Path] = (),
 ) -> Provenance:
     """Write `results.json`, then `manifest.json`, each whole or not at all.
 
@@ -29,6 +40,7 @@ def keep_results(
         terms: of its greedy rollouts, from `palio.evaluate.policy.terms_of`; samples differ from
             them in number and temperature.
         seed: of samples and intervals.
+        floors: folders of the rollouts of floors, below `out`.
 
     Returns:
         The manifest: its inputs hold digests of problems, worlds and of the model's parts, its
@@ -40,7 +52,10 @@ def keep_results(
     pin = plain(next((result.model for result in results if result.model), None))
     parts = {name: text for name, text in pin.items() if isinstance(text, str) and text}
     worlds = {f"world {name}": text for name, text in terms["worlds"].items()}
-    rows = sorted(path.relative_to(out) for path in out.rglob(ROWS))
+    behind = [*floors, *([out / GREEDY] if stage.greedy else [])]
+    if stage.sampled is not None:  # earlier samples of another k may lie beside them
+        behind.append(sampled_folder(out, stage.sampled.samples))
+    rows = sorted(path.relative_to(out) for each in behind for path in each.rglob(ROWS))
     config = {"policy": stage.name, "model": pin, **terms}
     if stage.sampled is not None:
         drawn = stage.sampled

@@ -73,8 +73,9 @@ def kept_floor(
         name: what tables call it; "": as it was evaluated.
 
     Raises:
-        InputError: it was made on other problems, in other worlds, with other tools, shorter turns
-            or another title similarity, is no greedy evaluation, or not finished.
+        InputError: it was made on other problems, in other worlds, with other tools, shorter turns,
+            other limits or another title similarity, is no greedy evaluation, or not finished; or a
+            shorter wall clock stopped some of its rollouts.
     """
     own = read_identity(folder)
     result = load_result(folder, problems, clusters)
@@ -86,6 +87,10 @@ def kept_floor(
     other = [name for name, (one, two) in told.items() if one != two]
     if _longest_turn(own) < _longest_turn(identity):
         other.append("max-tokens")
+    if _budget(own) != _budget(identity):
+        other.append("limits")
+    if result.overall.timed_out and _clock(own) < _clock(identity):
+        other.append("seconds")
     if result.mode != "greedy":
         other.append("decoding")
     if other:
@@ -101,6 +106,15 @@ def kept_floor(
             remedy="run its command again, or name its checkpoint",
         )
     return as_floor(replace(result, name=name or result.name))
+
+
+def _budget(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """What a rollout could spend, but for time: only who was stopped by it lacked any."""
+    return {key: n for key, n in identity["settings"]["limits"].items() if key != "seconds"}
+
+
+def _clock(identity: Mapping[str, Any]) -> float:
+    return float(identity["settings"]["limits"]["seconds"])
 
 
 def _longest_turn(identity: Mapping[str, Any]) -> float:

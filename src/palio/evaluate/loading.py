@@ -11,7 +11,7 @@ from palio.evaluate.pin import pin_of
 from palio.evaluate.policy import EvalSettings, result_of
 from palio.evaluate.results import EvalResult
 from palio.evaluate.rollouts import IDENTITY, read_identity, read_scores
-from palio.records import InputError, Problem, digest
+from palio.records import ConfigError, InputError, Problem, digest
 
 
 def load_result(
@@ -76,10 +76,31 @@ def evaluated(folder: Path, problems: Iterable[Problem]) -> tuple[Problem, ...]:
     )
 
 
-def check_alike(a: Path, b: Path) -> None:
+def check_greedy(folder: Path, use: str) -> None:
+    """Refuse an evaluation whose rollouts were sampled.
+
+    Args:
+        folder: of rollouts.
+        use: what is told of greedy rollouts only, e.g. "a card shows greedy success".
+
+    Raises:
+        ConfigError: they were.
+    """
+    if read_identity(folder).get("settings", {}).get("temperature"):
+        raise ConfigError(
+            f"these rollouts are sampled, and {use}",
+            where=str(folder),
+            remedy="name the folder greedy beside it",
+        )
+
+
+def check_alike(a: Path, b: Path) -> tuple[str, ...]:
     """Refuse to pair two evaluations in which a problem was not the same task.
 
-    Tools may differ: what they are worth is a question of its own.
+    Tools, length of turns and limits may differ: what they are worth is a question of its own.
+
+    Returns:
+        The settings that differ, to be told beside the comparison.
 
     Raises:
         InputError: one is none, or they were made in other worlds, or scored by another similarity.
@@ -92,3 +113,6 @@ def check_alike(a: Path, b: Path) -> None:
             where=f"{a} and {b}",
             remedy="evaluate both with the same --catalogue, --world and --encoder",
         )
+    settings = [each.get("settings", {}) for each in (one, two)]
+    names = sorted(settings[0].keys() | settings[1].keys())
+    return tuple(name for name in names if settings[0].get(name) != settings[1].get(name))

@@ -37,7 +37,7 @@ class StageResult(Record, frozen=True):
         greedy: one rollout a problem at temperature 0: ASR.
         sampled: k rollouts a problem: pass@1 and pass@k.
         note: one line under the name, e.g. parameters and tokens.
-        seconds: what making and evaluating it took.
+        seconds: what making and evaluating it took; None where nobody kept it.
         floor: it stands below the others, as a floor: it learned the form alone.
     """
 
@@ -46,7 +46,7 @@ class StageResult(Record, frozen=True):
     greedy: EvalResult | None = None
     sampled: EvalResult | None = None
     note: str = ""
-    seconds: float = 0.0
+    seconds: float | None = None
     floor: bool = False
 
     def rate_series(self, profile: Profile = "oro") -> RateSeries | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from palio.broker.pin import ModelPin
 from palio.evaluate.behaviour import Behaviour
+from palio.evaluate.faults import FaultCount, count_faults
 from palio.evaluate.statistics import (
     Estimate,
     Proportion,
@@ -17,7 +17,7 @@ from palio.evaluate.statistics import (
     mean_pass_at_k,
     wilson,
 )
-from palio.records import KINDS, Fault, FaultCode, InputError, Problem, Profile, Record
+from palio.records import KINDS, Fault, InputError, Problem, Profile, Record
 
 OVERALL = "overall"
 Mode = Literal["greedy", "sampled"]
@@ -43,31 +43,6 @@ class RolloutScore(Record, frozen=True):
     behaviour: Behaviour
     seconds: float = 0.0
     fault: Fault | None = None
-
-
-class FaultCount(Record, frozen=True, omit_defaults=False):
-    """Unscored rollouts of one fault code.
-
-    Attributes:
-        code: 2000-2999 the validator's, 3000-3999 the platform's; 0: none was recorded.
-        blame: "validator", "platform", or "" with code 0.
-        name: of the code, e.g. "upstream_key_refused".
-        rollouts: how many.
-        example: what the last of them says.
-        remedy: what to do about it.
-    """
-
-    code: int
-    blame: str
-    name: str
-    rollouts: int
-    example: str
-    remedy: str
-
-
-def bare(fault: Fault) -> str:
-    """What a fault says, without the remedy that its text may end with."""
-    return fault.what.removesuffix(f" ({fault.remedy})")
 
 
 class Rate(Record, frozen=True, omit_defaults=False):
@@ -111,7 +86,8 @@ class GroupResult(Record, frozen=True, omit_defaults=False):
             sampled runs.
         asr_clustered: the same rates with leak clusters as the units; empty for sampled runs.
         asr_worst: the `oro` rate with unscored problems counted as failures.
-        pass_at: profile -> k -> unbiased pass@k; empty for greedy runs.
+        pass_at: profile -> k -> unbiased pass@k over the problems with k scored rollouts; empty for
+            greedy runs. Where rollouts are unscored the n of two k may differ.
         pass_at_1_worst: `oro` pass@1 with unscored rollouts counted as failures.
         car: mean rule score under `oro` (cumulative average relevance of ShoppingBench).
         valid_turns: mean over problems of the share of turns whose calls are all well-formed.
@@ -169,17 +145,7 @@ class EvalResult(Record, frozen=True):
     @property
     def faults(self) -> tuple[FaultCount, ...]:
         """What broke the unscored rollouts, most frequent first."""
-        last: dict[int, Fault | None] = {}
-        counts: Counter[int] = Counter()
-        for row in self.scores:
-            if row.status == "unscored":
-                code = row.fault.code if row.fault else 0
-                last[code] = row.fault
-                counts[code] += 1
-        return tuple(
-            _fault_count(code, last[code], counts[code])
-            for code in sorted(counts, key=lambda code: (-counts[code], code))
-        )
+        return count_faults(row.fault for row in self.scores if row.status == "unscored")
 
     @property
     def overall(self) -> GroupResult:
@@ -190,18 +156,6 @@ class EvalResult(Record, frozen=True):
     def unrun(self) -> int:
         """Rollouts that were asked for and were not made yet; 0 of a finished evaluation."""
         return self.overall.problems * self.samples - self.overall.rollouts
-
-
-def _fault_count(code: int, fault: Fault | None, rollouts: int) -> FaultCount:
-    names = {int(each): each.name for each in FaultCode}
-    return FaultCount(
-        code=code,
-        blame=fault.blame.value if fault else "",
-        name=names.get(code, "not recorded"),
-        rollouts=rollouts,
-        example=bare(fault) if fault else "",
-        remedy=fault.remedy if fault else "",
-    )
 
 
 def summarise(
@@ -369,17 +323,31 @@ def _pass_at(
     ks: tuple[int, ...],
     seed: int,
 ) -> dict[str, Estimate]:
-    """pass@k over the problems that have at least max(ks) scored rollouts: one set for every k."""
-    kept = [(p, label) for p, label in zip(scored, labels, strict=True) if len(p) >= max(ks)]
-    counts = [(len(p), sum(row.success.get(profile, False) for row in p)) for p, _ in kept]
-    clusters = [label for _, label in kept]
-    return {str(k): mean_pass_at_k(counts, k, clusters, seed=seed) for k in ks}
+    """Each pass@k over the problems with at least k scored rollouts.
+
+    One set for every k would let a rollout that infrastructure broke take its problem out of
+    pass@1, which the others can tell; pass@1 could then be lower than with failures in its place.
+    """
+    kept = [(_wins(problem, profile), label) for problem, label in zip(scored, labels, strict=True)]
+    return {
+        str(k): mean_pass_at_k(
+            [counts for counts, _ in kept if counts[0] >= k],
+            k,
+            [label for counts, label in kept if counts[0] >= k],
+            seed=seed,
+        )
+        for k in ks
+    }
+
+
+def _wins(problem: Sequence[RolloutScore], profile: str) -> tuple[int, int]:
+    return len(problem), sum(row.success.get(profile, False) for row in problem)
 
 
 def _worst(
     scored: Sequence[Sequence[RolloutScore]], labels: Sequence[str], samples: int, seed: int
 ) -> Estimate:
-    counts = [(samples, sum(row.success.get("oro", False) for row in p)) for p in scored]
+    counts = [(samples, _wins(problem, "oro")[1]) for problem in scored]
     return mean_pass_at_k(counts, 1, labels, seed=seed)
 
 

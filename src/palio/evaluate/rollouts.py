@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from palio.evaluate.behaviour import behaviour_of
+from palio.evaluate.faults import bare
 from palio.evaluate.pin import decoded, hold_identity
-from palio.evaluate.results import RolloutScore, bare
+from palio.evaluate.results import RolloutScore
 from palio.records import (
     Fault,
     FaultCode,

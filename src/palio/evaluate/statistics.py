@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binomtest, norm
+from scipy.stats import binomtest, norm, t
 
 from palio.records.base import Record
 from palio.records.faults import InputError
@@ -16,6 +16,7 @@ Array = NDArray[np.float64]
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
 _CHUNK_CELLS = 4_000_000  # drawn cluster numbers held at once: 16 MB of int32
+_FEW = 30  # clusters; below so many a resampled spread is too small
 _EQUAL = 1e-9  # means closer than this differ by the order of their sums only
 
 
@@ -107,11 +108,16 @@ def cluster_mean(
     resamples: int = RESAMPLES,
     bounds: tuple[float, float] = (0.0, 1.0),
 ) -> Estimate:
-    """Mean over problems with a BCa bootstrap interval over clusters (Efron 1987).
+    """Mean over problems with an interval in which clusters, not problems, are independent.
 
-    Whole clusters are drawn with replacement and their rows pooled, so a cluster of three
-    paraphrases counts as one draw. In simulations with 20-300 clusters BCa covered 93-97 % at a
-    nominal 95 %; in 20 clusters and within five points of 0 or 1, as pass@1 may be, 88 %.
+    From 30 clusters on it is a BCa bootstrap (Efron 1987): whole clusters are drawn with
+    replacement and their rows pooled, so a cluster of three paraphrases counts as one draw. In
+    simulations with 30-300 clusters it covered 93-97 % at a nominal 95 %. Of few clusters a
+    bootstrap sees too little spread: with rates that differ from cluster to cluster it covered 47
+    to 78 % with 2 clusters, 80 to 90 with 5, 88 to 96 with 10. There the interval is Wilson's with
+    the sample size that the spread between clusters is worth (Dean and Pagano 2015) and Student's t
+    in the place of the normal quantile: 93 to 100 %, 94 to 97, 96 to 98 (85 to 94 where clusters
+    are of 1 to 20 problems).
 
     Where all clusters have one mean, as a single cluster always has, the bootstrap has no width,
     which would claim certainty. Clusters with another mean are then taken to be as frequent as
@@ -136,10 +142,11 @@ def cluster_mean(
         low, high, method = *bounds, "none"
     elif np.ptp(sums / sizes) < _EQUAL:
         low, high, method = _degenerate(float(data.mean()), len(sums), confidence, bounds)
+    elif len(sums) < _FEW:
+        (low, high), method = _of_few(sums, sizes, confidence, bounds), "wilson over clusters, t"
     else:
         means = _resampled(sums, sizes, np.random.default_rng(seed), resamples)
-        low, high = _bca(sums, sizes, means, confidence)
-        method = "cluster bootstrap, BCa"
+        (low, high), method = _bca(sums, sizes, means, confidence), "cluster bootstrap, BCa"
     return Estimate(
         value=float(data.mean()) if len(data) else None,
         n=len(data),
@@ -226,6 +233,25 @@ def _bca(sums: Array, sizes: Array, means: Array, confidence: float) -> tuple[fl
             tails = norm.cdf(bias + shifted / damping)
     low, high = np.quantile(means, tails)
     return float(min(low, estimate)), float(max(high, estimate))
+
+
+def _of_few(
+    sums: Array, sizes: Array, confidence: float, bounds: tuple[float, float]
+) -> tuple[float, float]:
+    """Wilson's bounds for a mean whose variance is that between clusters, linearised."""
+    count, width = len(sums), bounds[1] - bounds[0]
+    mean = float(sums.sum() / sizes.sum())
+    residuals = sums - mean * sizes
+    variance = count / (count - 1) * float((residuals**2).sum()) / float(sizes.sum()) ** 2
+    share = min(max((mean - bounds[0]) / width, _EQUAL), 1 - _EQUAL)
+    worth = share * (1 - share) * width**2 / variance  # yes/no trials of that variance
+    z = float(t.ppf((1 + confidence) / 2, count - 1))
+    centre = (share + z**2 / (2 * worth)) / (1 + z**2 / worth)
+    half = z / (1 + z**2 / worth) * math.sqrt(share * (1 - share) / worth + (z / (2 * worth)) ** 2)
+    return (
+        min(mean, bounds[0] + width * (centre - half)),
+        max(mean, bounds[0] + width * (centre + half)),
+    )
 
 
 def _degenerate(

@@ -10,9 +10,10 @@ import msgspec
 
 from palio.broker.pin import ModelPin
 from palio.evaluate.comparison import Comparison
+from palio.evaluate.faults import FaultCount
 from palio.evaluate.floors import FloorResult
 from palio.evaluate.report_data import StageResult
-from palio.evaluate.results import OVERALL, EvalResult, FaultCount, GroupResult, Rate, rate_of
+from palio.evaluate.results import OVERALL, EvalResult, GroupResult, Rate, rate_of
 from palio.evaluate.statistics import Estimate
 from palio.records import Record
 from palio.records.base import current_schema
@@ -118,6 +119,7 @@ class StageSummary(Record, frozen=True, omit_defaults=False):
         car: mean rule score of the greedy rollouts, all problems.
         unscored: rollouts that infrastructure broke, greedy and sampled.
         asr_worst: overall ASR with unscored problems counted as failures.
+        seconds: what making and evaluating it took; null where nobody kept it.
         pass_at_1_worst: sampled pass@1 with unscored rollouts counted as failures; null when
             nothing was sampled.
         intents: "overall" and each intent with all that there is to say of it.
@@ -136,7 +138,7 @@ class StageSummary(Record, frozen=True, omit_defaults=False):
     car: float | None
     unscored: int
     asr_worst: float | None
-    seconds: float
+    seconds: float | None
     intents: dict[str, GroupNumbers] = {}
     difficulties: dict[str, GroupNumbers] = {}
     model: ModelPin | None = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from palio.evaluate.results import EvalResult, bare
+from palio.evaluate.faults import bare
+from palio.evaluate.results import EvalResult
 from palio.records import FaultCode, UpstreamError
 
 ATTEMPTS = 2

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from palio.corpus.build import read_pools
+from palio.corpus.membership import check_problems
 from palio.corpus.rows import CorpusRow
 from palio.records import InputError, Problem, Provenance, Record, from_json, to_json
 from palio.suites.files import read_suite
@@ -170,8 +171,8 @@ def audit_run(run: Path, corpus: Path, suite: Path, also: Sequence[Path] = ()) -
         also: corpus folders of the runs whose weights it began with or was taught by.
 
     Raises:
-        InputError: no run, a dry one, none of its stages is finished, or it was trained on another
-            corpus.
+        InputError: no run, a dry one, none of its stages is finished, it was trained on another
+            corpus, or the suite is another one that shares ids with the corpus.
     """
     chain = read_manifest(run / CHAIN)
     if chain is None:
@@ -188,6 +189,7 @@ def audit_run(run: Path, corpus: Path, suite: Path, also: Sequence[Path] = ()) -
     if not stages_of(run, chain):
         raise InputError("no stage of this run is finished", where=str(run))
     held = read_suite(suite)
+    check_problems(corpus, held.problems, suite)
     auditor = _Auditor(Watch(held.problems, read_pools(corpus)), opened)
     return RunAudit(
         suite=held.content_digest(),

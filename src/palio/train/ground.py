@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from palio.agents.solvable import unsolvable
 from palio.corpus.build import POOL_FILE
+from palio.corpus.membership import check_problems
 from palio.judging.encoders import TitleEncoder
 from palio.records import InputError, Problem, digest, from_json
 from palio.suites.files import read_suite
@@ -133,7 +134,7 @@ def open_ground(
 
     Raises:
         InputError: a problem's catalogue is missing or another's, where most of its problems cannot
-            be solved; or no problem is in the training pool.
+            be solved; no problem is in the training pool; or one is not the corpus' of that id.
         IntegrityError: the pools of a corpus are not those that its manifest lists.
     """
     problems = read_suite(suite).problems
@@ -149,6 +150,7 @@ def open_ground(
             ) from error
         if pools.is_dir():
             check_listed(pools, POOL_FILE)
+            check_problems(pools, problems, suite)
         problems = tuple(each for each in problems if pool_of.get(each.problem_id) == TRAIN)
     if not problems:
         raise InputError("no problem of the suite is in the training pool", where=str(suite))

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from palio import __version__
 from palio.corpus.build import POOL_FILE, read_pools
+from palio.corpus.membership import check_problems
 from palio.corpus.readers.chat import read_chat
 from palio.corpus.rows import read_rows
 from palio.corpus.writers.hugging_face import chat_row
@@ -73,14 +74,15 @@ def export_shop(
         out: folder to write.
 
     Raises:
-        InputError: a catalogue is missing, or no problem of the suite is in the training pool.
+        InputError: a catalogue is missing, no problem of the suite is in the training pool, or one
+            is not the corpus' of that id.
         IntegrityError: the corpus' pools or rows are not those that it was certified with.
     """
     check_listed(corpus, POOL_FILE, *(f"{pool}.jsonl" for pool in POOLS))
-    pools = read_pools(corpus)
+    pools, held = read_pools(corpus), read_suite(suite).problems
+    check_problems(corpus, held, suite)
     problems = {
-        pool: [each for each in read_suite(suite).problems if pools.get(each.problem_id) == pool]
-        for pool in POOLS
+        pool: [each for each in held if pools.get(each.problem_id) == pool] for pool in POOLS
     }
     if not problems["train"]:
         raise InputError(
