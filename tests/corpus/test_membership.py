@@ -11,7 +11,7 @@ from palio.corpus.membership import check_catalogues, check_problems
 from palio.records import InputError, Product
 from palio.world.artefacts import MANIFEST, read_manifest, write_manifest
 from palio.world.catalogue import Catalogue
-from tests.leak.making import corpus, people
+from tests.leak.making import CONFIG, corpus, people
 from tests.suites.making import VOUCHER
 
 PROBLEMS = people(12)
@@ -52,6 +52,17 @@ def test_another_problem_of_the_same_id_is_refused(
     with pytest.raises(InputError, match=r"suite\.json: problem 4: 'p003' is another") as refused:
         check_problems(folder, given, SUITE)
     assert f"({rule})" in str(refused.value)
+
+
+def test_a_corpus_that_scrubs_requests_knows_its_own_problems(tmp_path: Path) -> None:
+    first, *rest = PROBLEMS
+    first = structs.replace(first, query=f"{first.query} Write to maria.santos@example.org then.")
+    made = corpus(tmp_path / "corpus", (first, *rest), structs.replace(CONFIG, scrub=("personal",)))
+    assert "maria" not in (made / "problems.jsonl").read_text()
+    check_problems(made, [first, *rest], SUITE)
+    other = structs.replace(first, query=f"{first.query} And a lamp.")
+    with pytest.raises(InputError, match=r"\(text\)"):
+        check_problems(made, [other, *rest], SUITE)
 
 
 def test_a_folder_that_publishes_no_problems_cannot_be_compared(tmp_path: Path) -> None:

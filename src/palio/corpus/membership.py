@@ -6,11 +6,12 @@ that is in the held-out pool says nothing of another problem that happens to be 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from palio.corpus.certificate import PROBLEM_FILE
 from palio.corpus.decontaminate import read_problems
+from palio.corpus.scrub import Scrubber
 from palio.records import InputError, Problem
 from palio.suites.keys import keys_of
 from palio.world.artefacts import MANIFEST, read_manifest
@@ -35,10 +36,13 @@ def check_problems(corpus: Path, problems: Iterable[Problem], suite: Path) -> No
     """
     if not (corpus / PROBLEM_FILE).is_file():
         return
-    known = read_problems(corpus)
+    known, published = read_problems(corpus), None
     for row, problem in enumerate(problems, start=1):
         own = known.get(problem.problem_id)
-        rule = None if own is None else _differs(problem, own)
+        if own is None or _differs(problem, own) is None:
+            continue
+        published = published or _publishing(corpus)  # its finders may not be installed
+        rule = _differs(published(problem), own)
         if rule is not None:
             raise InputError(
                 f"{problem.problem_id!r} is another problem than that of the corpus ({rule}), so "
@@ -46,6 +50,16 @@ def check_problems(corpus: Path, problems: Iterable[Problem], suite: Path) -> No
                 where=f"{suite}: problem {row}",
                 remedy=f"name the suite that {corpus} was built with",
             )
+
+
+def _publishing(corpus: Path) -> Callable[[Problem], Problem]:
+    """What makes of a problem the one that a corpus publishes: it may scrub requests."""
+    manifest = read_manifest(corpus / MANIFEST)
+    config = manifest.config if manifest is not None else {}
+    kinds = config.get("scrub") or ()
+    if not kinds:
+        return lambda problem: problem
+    return Scrubber(kinds, config.get("phone_region", "")).problem
 
 
 def _differs(one: Problem, other: Problem) -> str | None:
