@@ -10,7 +10,7 @@ from palio.cli.train import app
 from palio.corpus.rows import CorpusRow
 from palio.evaluate.experiment.audit import audit_lab, is_lab
 from palio.evaluate.experiment.firehose import FirehoseRow
-from palio.evaluate.experiment.plan import Arm, Plan
+from palio.evaluate.experiment.plan import Arm, Contrast, Plan
 from palio.evaluate.experiment.runs import ArmRun, append_run
 from palio.evaluate.mainjob.worlds import open_ground
 from palio.records import InputError, Suite, to_json
@@ -61,7 +61,7 @@ PLAN = Plan(
         Arm(name="beside", start="clean", sft=False, stages=({"kind": "kto"},)),
         Arm(name="mixes", sft=False, exposed=1.0, stages=({"kind": "rejection", "mix": 0.5},)),
     ),
-    contrasts=(),
+    contrasts=(Contrast(arm="leak", against="clean"),),
     support="own",
 )
 
@@ -213,6 +213,7 @@ def test_on_the_command_line(lab, tmp_path, problems):
         lines.append(f'[[arm]]\nname = "{arm.name}"\nsft = false\nexposed = {arm.exposed}')
         lines += [f'start = "{arm.start}"', "[[arm.stages]]"]
         lines += [f"{name} = {json.dumps(value)}" for name, value in arm.stages[0].items()]
+    lines += ['[[contrast]]\narm = "leak"\nagainst = "clean"']
     (tmp_path / "p.toml").write_text("\n".join(lines) + "\n")
     result = CliRunner().invoke(app, ["audit", str(lab), "--plan", str(tmp_path / "p.toml")])
     assert result.exit_code == 0, (result.output, result.exception)

@@ -164,6 +164,7 @@ def test_an_arm_of_what_the_lab_has_not_is_told_before_anything_is_made(tmp_path
     text = 'name = "p"\nquestion = "?"\nhypothesis = "h"\nprimary = "p"\nanalysis = "a"\n'
     text += '[[arm]]\nname = "a"\n'
     text += "".join(f"{key} = {list(value)}\n" for key, value in wrong.items())
+    text += '[[arm]]\nname = "b"\n[[contrast]]\narm = "a"\nagainst = "b"\n'
     (tmp_path / "p.toml").write_text(text)
     line = ["run", "--plan", str(tmp_path / "p.toml"), "--out", str(tmp_path / "lab")]
     with pytest.raises(ConfigError, match=told):
@@ -182,11 +183,12 @@ def test_an_arm_without_a_row_is_told_before_its_base_is_made(tmp_path):
 @pytest.mark.parametrize("name", ["../up", "a/b", "", ".hidden"])
 def test_a_name_that_leads_out_of_the_lab_is_refused(tmp_path, name):
     text = (
-        'question = "?"\nhypothesis = "h"\nprimary = "p"\nanalysis = "a"\ncontrast = []\n'
-        'name = "p"\n[[arm]]\nname = "{}"\n'
+        'question = "?"\nhypothesis = "h"\nprimary = "p"\nanalysis = "a"\nname = "p"\n'
+        '[[contrast]]\narm = "other"\nagainst = "other-one"\n'
+        '[[arm]]\nname = "other"\n[[arm]]\nname = "other-one"\n[[arm]]\nname = "{}"\n'
     )
     (tmp_path / "p.toml").write_text(text.format("plain"))
-    assert load_plan(str(tmp_path / "p.toml")).arms[0].name == "plain"
+    assert load_plan(str(tmp_path / "p.toml")).arms[2].name == "plain"
     (tmp_path / "p.toml").write_text(text.format(name))
     with pytest.raises(ConfigError, match="plan p, arm .*: names of plans.* are folders") as found:
         load_plan(str(tmp_path / "p.toml"))

@@ -192,7 +192,11 @@ def test_every_bundled_plan_says_what_it_asks_before_it_is_run():
         ({"contrasts": (Contrast(arm="a", against="b"),) * 2}, "stands there twice"),
         ({"measure": "pass@1"}, "needs samples"),
         ({"samples": -1, "sampled": 5}, "samples and sampled from 0"),
-        ({"measure": "exposed"}, r"needs `exposed` in \(0, 1\) in every arm"),
+        ({"contrasts": ()}, "plan p compares nothing: it has no contrast"),
+        (
+            {"measure": "exposed", "contrasts": (Contrast(arm="a", against="a"),)},
+            r"needs `exposed` in \(0, 1\) in every arm",
+        ),
         (
             {"measure": "exposed", "contrasts": (Contrast(arm="a", against="b"),)},
             "a is compared with b, and exposed is a difference within each run",
@@ -205,7 +209,9 @@ def test_every_bundled_plan_says_what_it_asks_before_it_is_run():
 def test_a_plan_that_contradicts_itself_is_refused(change, message):
     from palio.evaluate.experiment.plan import checked
 
-    good = plan(Arm(name="a"), Arm(name="b"))
+    plain = plan(Arm(name="a"), Arm(name="b"))
+    good = msgspec.structs.replace(plain, contrasts=(Contrast(arm="a", against="b"),))
+    assert checked(good) == good
     with pytest.raises(ConfigError, match=message):
         checked(msgspec.structs.replace(good, **change))
 

@@ -119,9 +119,9 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def _plans(names: list[str]) -> list[Plan]:
-    from palio.evaluate.experiment.plan import load_plan, plan_names
+    from palio.evaluate.experiment.plan import load_plans
 
-    return [load_plan(name) for name in names or plan_names()]
+    return load_plans(names)
 
 
 @app.command()

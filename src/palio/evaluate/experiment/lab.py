@@ -28,9 +28,9 @@ from palio.evaluate.experiment.config import LabConfig
 from palio.evaluate.experiment.draw import HELDOUT, TRAIN
 from palio.evaluate.experiment.exam import Exam, examine
 from palio.evaluate.experiment.firehose import FirehoseRow, judge, read_firehose, roll_out, shards
-from palio.evaluate.experiment.plan import Plan, load_plan, plan_names
+from palio.evaluate.experiment.plan import Arm, Plan, load_plan, plan_names
 from palio.evaluate.experiment.runs import ArmRun, append_run, of_plan, read_runs
-from palio.evaluate.experiment.student import School, Student, base_digest
+from palio.evaluate.experiment.student import School, Student, base_digest, further
 from palio.evaluate.experiment.task import Task
 from palio.evaluate.experiment.twins import adopted, twin_of
 from palio.evaluate.mainjob.stages import Reporter, Stages
@@ -164,32 +164,26 @@ class Lab:
         return self._exams[pool]
 
     def check(self, plans: Sequence[Plan]) -> None:
-        """Raise ConfigError where an arm names an agent or a wording that the lab has none of.
+        """Refuse plans that this lab cannot carry out, before anything is made.
 
-        Before anything is made: rows that a wrong name leaves out, or does not, are missed after
-        hours only.
+        Rows that a wrong name leaves out, or does not, are missed after hours only.
+
+        Raises:
+            ConfigError: an arm names an agent or a wording that the lab has none of, has a stage
+                that cannot be read, or exposes clusters and the lab has no rows of them; or a plan
+                compares exposed problems with others and the lab examines on neither.
         """
-        wordings = [bank.id for bank in chosen_banks("compact", self.config.banks)]
         for plan in plans:
             for arm in plan.arms:
-                for what, named, held, remedy in (
-                    ("agent", arm.agents, self.config.agents, "add it to the lab's `agents`, or "),
-                    ("wording", arm.banks_out, wordings, ""),
-                ):
-                    unknown = sorted(set(named) - set(held))
-                    if unknown:
-                        raise ConfigError(
-                            f"the lab has no {what} {unknown[0]!r}",
-                            where=f"plan {plan.name}, arm {arm.name}",
-                            remedy=f"{remedy}name one of {', '.join(held)}, or leave the plan out: "
-                            "--plan names those to run",
-                        )
+                _check_names(plan, arm, self.config)
+                _check_exposure(plan, arm, self.config)
+                further(plan, arm)
 
     def open_tasks(self, plans: Sequence[Plan], seeds: int) -> list[Task]:
         """Runs that are not made yet: seed by seed, so that a stopped lab has whole seeds."""
         done = read_runs(self.out)
         made = {
-            plan.name: {(run.arm, run.seed) for run in of_plan(done, plan.digest(), self.lab)}
+            plan.digest(): {(run.arm, run.seed) for run in of_plan(done, plan.digest(), self.lab)}
             for plan in plans
         }
         return [
@@ -197,7 +191,7 @@ class Lab:
             for seed in range(seeds)
             for plan in plans
             for arm in plan.arms
-            if (arm.name, seed) not in made[plan.name]
+            if (arm.name, seed) not in made[plan.digest()]
         ]
 
     def shared_out(self, tasks: Sequence[Task], part: int, parts: int) -> list[Task]:
@@ -305,6 +299,41 @@ class Lab:
             base=base_digest(self.out / "seeds", task.seed),
         )
         return found and adopted(found, task.plan, task.arm, self.out / "arms")
+
+
+_WITHOUT = "leave the plan out: --plan names those to run"
+
+
+def _check_names(plan: Plan, arm: Arm, config: LabConfig) -> None:
+    wordings = [bank.id for bank in chosen_banks("compact", config.banks)]
+    for what, named, held, remedy in (
+        ("agent", arm.agents, config.agents, "add it to the lab's `agents`, or "),
+        ("wording", arm.banks_out, wordings, ""),
+    ):
+        unknown = sorted(set(named) - set(held))
+        if unknown:
+            raise ConfigError(
+                f"the lab has no {what} {unknown[0]!r}",
+                where=f"plan {plan.name}, arm {arm.name}",
+                remedy=f"{remedy}name one of {', '.join(held)}, or {_WITHOUT}",
+            )
+
+
+def _check_exposure(plan: Plan, arm: Arm, config: LabConfig) -> None:
+    """Only held-out clusters are exposed, and only by the rows that witnesses leave of them."""
+    where = f"plan {plan.name}, arm {arm.name}"
+    if arm.exposed and not config.witnesses:
+        raise ConfigError(
+            "it trains on rows of held-out problems, and the lab has no witness to make any",
+            where=where,
+            remedy=f"name agents in the lab's `witnesses`, or {_WITHOUT}",
+        )
+    if plan.measure == "exposed" and config.pool != HELDOUT:
+        raise ConfigError(
+            f"held-out problems are exposed, and the lab examines on the {config.pool} pool",
+            where=where,
+            remedy=f'say pool = "{HELDOUT}" in the lab\'s configuration, or {_WITHOUT}',
+        )
 
 
 def _headed(tell: Callable[[int, str], None], number: int, name: str) -> Note:

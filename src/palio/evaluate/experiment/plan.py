@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,7 @@ Gate = Literal["outcome", "structural", "coefficient", "grounding"]
 _FOLDER = re.compile(r"\w[\w.-]*")
 GATES: tuple[Gate, ...] = ("outcome", "structural", "coefficient", "grounding")
 Measure = Literal["asr", "pass@1", "exposed"]
-"""asr: greedy success; pass@1: mean success at temperature 1; exposed: see `Arm.exposed`."""
+"""asr: greedy success; pass@1: mean success of sampled rollouts; exposed: see `Arm.exposed`."""
 
 
 class Arm(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -78,7 +79,7 @@ class Plan(Record, frozen=True, omit_defaults=False, forbid_unknown_fields=True)
             "own": each arm takes what it has.
         seeds: runs of each arm in a complete pass.
         smallest: effect in rate points / 100 below which nobody would care.
-        samples: rollouts a problem at temperature 1, on `sampled` problems; 0: greedy only.
+        samples: rollouts a problem at the lab's temperature, on `sampled` problems; 0: greedy only.
         sampled: problems with samples.
         contrasts: all comparisons that are tested; together they are one Holm family.
     """
@@ -130,8 +131,7 @@ def load_plan(name: str) -> Plan:
     try:
         text = bundled.read_text("utf-8") if bundled.is_file() else Path(name).read_text("utf-8")
         raw = tomllib.loads(text)
-        raw["arms"], raw["contrasts"] = raw.pop("arm", []), raw.pop("contrast", [])
-        return checked(msgspec.convert(raw, Plan))
+        return checked(msgspec.convert(_with_tables(raw), Plan))
     except (OSError, UnicodeDecodeError) as error:
         remedy = f"name a TOML file, or: {', '.join(plan_names())}"
         raise ConfigError("no such plan", where=name, remedy=remedy) from error
@@ -141,6 +141,39 @@ def load_plan(name: str) -> Plan:
         place = f"{error.where}: " if error.where else ""
         remedy = error.remedy or "correct it in the file"
         raise ConfigError(f"{place}{error.what}", where=name, remedy=remedy) from error
+
+
+def load_plans(names: Sequence[str]) -> list[Plan]:
+    """Several plans by name or path, each by a name of its own; all bundled ones where none is.
+
+    Raises:
+        ConfigError: as `load_plan`, or two have one name: their runs would be in the same folders.
+    """
+    found: dict[str, tuple[str, Plan]] = {}
+    for place in names or plan_names():
+        plan = load_plan(place)
+        if plan.name in found:
+            raise ConfigError(
+                f"two plans are called {plan.name!r}",
+                where=f"{found[plan.name][0]}, {place}",
+                remedy="give one of them another name, or name only one with --plan",
+            )
+        found[plan.name] = (place, plan)
+    return [plan for _, plan in found.values()]
+
+
+def _with_tables(raw: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a plan, of which a file writes two as tables: [[arm]] and [[contrast]].
+
+    Raises:
+        ConfigError: a table is called like its field, and would be lost.
+    """
+    tables = {"arms": "arm", "contrasts": "contrast"}
+    for field, table in tables.items():
+        if field in raw:
+            raise ConfigError(f"`{field}` is no key of a plan", remedy=f"call it [[{table}]]")
+    plain = {key: value for key, value in raw.items() if key not in tables.values()}
+    return plain | {field: raw.get(table, []) for field, table in tables.items()}
 
 
 def _plans() -> Any:
@@ -158,6 +191,11 @@ def checked(plan: Plan) -> Plan:
         raise ConfigError(f"plan {plan.name}: arms need names, each its own")
     for arm in plan.arms:
         _check_arm(plan, arm, names[: names.index(arm.name)])
+    if not plan.contrasts:
+        raise ConfigError(
+            f"plan {plan.name} compares nothing: it has no contrast",
+            remedy="add [[contrast]] with `arm` and `against`",
+        )
     for contrast in plan.contrasts:
         plan.arm(contrast.arm), plan.arm(contrast.against)
         if contrast.arm == contrast.against and plan.measure != "exposed":
