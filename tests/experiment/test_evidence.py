@@ -7,8 +7,8 @@ import pytest
 
 from palio.evaluate.experiment.analysis import analyse
 from palio.evaluate.experiment.config import LabConfig, read_lab
-from palio.evaluate.experiment.evidence import chosen, points, verdict, write_evidence
-from palio.evaluate.experiment.given import LabRuns
+from palio.evaluate.experiment.evidence import points, verdict, write_evidence
+from palio.evaluate.experiment.given import LabRuns, chosen
 from palio.evaluate.experiment.plan import Arm, Contrast, load_plan, plan_names
 from palio.evaluate.experiment.runs import read_runs
 from palio.records import ConfigError, from_json

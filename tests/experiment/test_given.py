@@ -81,3 +81,27 @@ def test_runs_of_no_plan_that_is_told_are_refused(folder):
         report(folder, plan="chain")
     assert "--plan" in found.value.remedy
     assert not (folder / "evidence.md").exists()
+
+
+def test_an_intro_that_is_no_text_is_told_with_its_file(folder):
+    (folder / "config.json").write_bytes(to_json(LAB))
+    intro = folder.parent / "intro.md"
+    intro.write_bytes(b"caf\xe9")
+    with pytest.raises(InputError, match="is not UTF-8 text") as found:
+        report(folder, "--intro", intro)
+    assert (found.value.where, found.value.remedy) == (str(intro), "save it as UTF-8")
+
+
+def test_a_plan_s_second_section_is_refused_with_its_line(folder):
+    (folder / "config.json").write_bytes(to_json(LAB))
+    intro = folder.parent / "intro.md"
+    text = "Why.\n\n## leak\n\nEarlier.\n\n## How\n\nThus.\n\n## leak\n\nLater.\n"
+    intro.write_text(text)
+    with pytest.raises(InputError, match="'leak'; the first begins in line 3") as found:
+        report(folder, "--intro", intro)
+    assert found.value.where == f"{intro}:11"
+    assert not (folder / "evidence.md").exists()
+    intro.write_text(text.replace("leak", "How"))
+    report(folder, "--intro", intro)
+    page = (folder / "evidence.md").read_text("utf-8")
+    assert all(each in page for each in ("Earlier.", "Thus.", "Later.")), "of no plan: nothing lost"

@@ -148,14 +148,15 @@ def report(
     """Analyse the runs that there are as their plans say, and write page and pictures."""
     from palio.evaluate.experiment.evidence import PAGE, write_evidence
     from palio.evaluate.experiment.given import check_given
+    from palio.evaluate.experiment.prose import read_intro
     from palio.records import to_json
 
     out = out or _beside(runs)
-    text = intro.read_text("utf-8") if intro else ""
+    text = read_intro(intro) if intro else ""
     plans, labs = _plans(plan), _labs(lab, runs, suite_seed)
     for line in check_given(labs, runs or [RUNS], plans, every=not plan):
         typer.secho(line, fg="yellow", err=True)
-    results = write_evidence(plans, labs, out, text)
+    results = write_evidence(plans, labs, out, text, intro_path=str(intro or ""))
     if as_json:
         typer.echo(to_json(results).decode())
         return

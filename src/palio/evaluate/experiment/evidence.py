@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from palio.evaluate.experiment.analysis import (
     Effect,
     PlanResult,
     analyse,
-    apart,
     whole_seeds,
 )
-from palio.evaluate.experiment.given import LabRuns
+from palio.evaluate.experiment.given import LabRuns, chosen
+from palio.evaluate.experiment.notes import MINUS, notes_of
 from palio.evaluate.experiment.pictures import effects_chart, headroom_chart, overview_chart
 from palio.evaluate.experiment.plan import Plan
 from palio.evaluate.experiment.prose import read_prose
@@ -31,12 +30,15 @@ from palio.records import to_json
 from palio.world.artefacts import write_lines
 
 PAGE, FOLDER, RESULTS, OVERVIEW = "evidence.md", "evidence", "results.json", "overview"
-_COUNTS = defaultdict(lambda: "several", {2: "two", 3: "three"})
-_MINUS = "\N{MINUS SIGN}"
 
 
 def write_evidence(
-    plans: Sequence[Plan], labs: Sequence[LabRuns], out: Path, intro: str
+    plans: Sequence[Plan],
+    labs: Sequence[LabRuns],
+    out: Path,
+    intro: str,
+    *,
+    intro_path: str = "",
 ) -> list[PlanResult]:
     """Analyse, and write `evidence.md`, and in `evidence/` pictures and `results.json`.
 
@@ -49,10 +51,14 @@ def write_evidence(
         out: folder to write.
         intro: Markdown; its beginning stands before everything else, a section that is called like
             a plan stands with it (`prose`).
+        intro_path: the file that it is of, for errors.
+
+    Raises:
+        InputError: two sections of `intro` are of one plan.
     """
+    prose = read_prose(intro, [plan.name for plan in plans], where=intro_path)
     folder = out / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    prose = read_prose(intro, [plan.name for plan in plans])
     told, results = [], []
     everything = [run for lab in labs for plan in plans for run in lab.of(plan)]
     for plan in plans:
@@ -60,8 +66,7 @@ def write_evidence(
         mine = [run for seed in by_seed for run in labs[by_seed[seed]].of(plan) if run.seed == seed]
         result = analyse(plan, mine)
         results.append(result)
-        notes = [*_notes(plan), *_bases(plan, mine), *_exposed(mine), *_groups(plan, mine)]
-        notes += [*_twins(mine, everything), *_late(mine)]
+        notes = notes_of(plan, mine, everything)
         more = {"lab": _places(by_seed), "reading": prose.readings.get(plan.name, "")}
         told.append({**_told(plan, result, mine, notes), **more})
         for name, picture in pictures(plan, result, mine).items():
@@ -80,28 +85,6 @@ def write_evidence(
     write_lines(out / PAGE, [page.strip().encode(), b"\n"])
     write_lines(folder / RESULTS, [to_json(results), b"\n"])
     return results
-
-
-def chosen(plan: Plan, labs: Sequence[LabRuns]) -> dict[int, int]:
-    """Seed -> place of the lab that it is told from, in the order of seeds.
-
-    Only labs of one design are told together, those with most runs of the plan; they may differ in
-    the device, which all arms of a seed share: differences are taken within a seed, and a seed is
-    told from one lab, the first of those with most of its arms.
-    """
-    of_plan = [lab.of(plan) for lab in labs]
-    designs = [lab.config.design() for lab in labs]
-    most = Counter[str]()
-    for design, runs in zip(designs, of_plan, strict=True):
-        most[design] += len(runs)
-    wanted = most.most_common(1)[0][0]
-    arms = {
-        place: Counter(run.seed for run in runs)
-        for place, runs in enumerate(of_plan)
-        if designs[place] == wanted
-    }
-    seeds = sorted({seed for counted in arms.values() for seed in counted})
-    return {seed: max(arms, key=lambda place: (arms[place][seed], -place)) for seed in seeds}
 
 
 def _places(by_seed: Mapping[int, int]) -> str:
@@ -248,7 +231,7 @@ def _effect(effect: Effect, smallest: float) -> dict[str, str]:
     return {
         "name": "exposed \N{MINUS SIGN} unexposed"
         if both
-        else f"{effect.arm} {_MINUS} {effect.against}",
+        else f"{effect.arm} {MINUS} {effect.against}",
         "by_seed": ", ".join(points(each.difference) for each in effect.seeds),
         "mean": "" if effect.mean is None else f"**{points(effect.mean)}**",
         "interval": interval,
@@ -261,7 +244,7 @@ def _effect(effect: Effect, smallest: float) -> dict[str, str]:
 
 def points(value: float) -> str:
     """A difference of rates in percentage points, with its sign."""
-    sign = "+" if value >= 0 else _MINUS
+    sign = "+" if value >= 0 else MINUS
     return f"{sign}{abs(100 * value):.1f}"
 
 
@@ -303,93 +286,3 @@ def _examined(plan: Plan, result: PlanResult) -> str:
         )
     greedy = f"Greedy ASR, its kinds, CAR and invented ids: {result.n:,} problems."
     return f"{over} {sampled} at temperature 1. {greedy}".strip()
-
-
-def _notes(plan: Plan) -> list[str]:
-    """What an arm is, where its name does not say it."""
-    return [f"- {arm.name}: {arm.note}" for arm in plan.arms if arm.note]
-
-
-def _bases(plan: Plan, runs: Sequence[ArmRun]) -> list[str]:
-    """Seeds whose arms are known to start from different weights, and what is not taken for it."""
-    lines = []
-    for seed in sorted({run.seed for run in runs}):
-        found = {run.arm: run for run in runs if run.seed == seed and run.base}
-        arms = defaultdict(list)
-        for arm in plan.arms:
-            if arm.name in found:
-                arms[found[arm.name].base].append(arm.name)
-        if len(arms) < 2:
-            continue
-        listed = "; ".join(", ".join(names) for names in arms.values())
-        lost = [
-            f"{each.arm} {_MINUS} {each.against}"
-            for each in plan.contrasts
-            if {each.arm, each.against} <= found.keys()
-            and apart(found[each.arm], found[each.against])
-        ]
-        line = f"- Arms of seed {seed} start from {_COUNTS[len(arms)]} bases: {listed}."
-        if lost:
-            line += f" A contrast needs a shared one; these leave the seed out: {', '.join(lost)}."
-        lines.append(line)
-    return lines
-
-
-def _exposed(runs: Sequence[ArmRun]) -> list[str]:
-    """Both rates that a plan about exposure takes the difference of, with their n."""
-    lines = []
-    for run in runs:
-        found = {"exposed", "unexposed"} & run.groups.keys()
-        if len(found) == 1:
-            lines.append(
-                f"- seed {run.seed}, {run.arm}: all problems of its examination are "
-                f"{found.pop()}, so there is no difference"
-            )
-        elif found:
-            told = (
-                f"{name} {100 * run.rate(name):.1f} % of {run.groups[name][1]:,}"
-                for name in ("exposed", "unexposed")
-            )
-            lines.append(f"- seed {run.seed}: {', '.join(told)}; {run.rows:,} training rows")
-    return lines
-
-
-def _twins(runs: Sequence[ArmRun], everything: Iterable[ArmRun]) -> list[str]:
-    """Arms whose student is that of another arm: one training under several names."""
-    names = defaultdict(set)
-    for run in everything:
-        names[run.lab, run.checkpoint, run.seed].add(f"{run.plan}/{run.arm}")
-    same = defaultdict(list)
-    for run in runs:
-        for other in sorted(names[run.lab, run.checkpoint, run.seed]):
-            if run.checkpoint and other != f"{run.plan}/{run.arm}":
-                same[run.arm, other].append(f"{run.seed}")
-    return [
-        f"- {arm} has the student of {other} (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})."
-        for (arm, other), seeds in same.items()
-    ]
-
-
-def _late(runs: Sequence[ArmRun]) -> list[str]:
-    """Rollouts that took too long: a slow machine makes failures of what others may solve."""
-    return [
-        f"- {run.arm}, seed {run.seed}: the clock stopped {run.timed_out:,} rollouts of its "
-        "examination, which count as failures."
-        for run in runs
-        if run.timed_out
-    ]
-
-
-def _groups(plan: Plan, runs: Sequence[ArmRun]) -> list[str]:
-    """Success on wordings that arms never trained on, where a plan leaves any out."""
-    lines = []
-    for arm in plan.arms:
-        for bank in arm.banks_out:
-            mine = [r for r in runs if r.arm == arm.name]
-            rates = [r.rate(f"bank:{bank}") for r in mine if f"bank:{bank}" in r.groups]
-            if mine and not rates:
-                lines.append(f"- {arm.name}: no problem of the examination is worded in {bank}")
-            elif rates:
-                shown = ", ".join(f"{100 * rate:.1f}" for rate in rates)
-                lines.append(f"- {arm.name} on the unseen wording {bank}: {shown}")
-    return lines

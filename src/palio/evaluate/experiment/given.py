@@ -67,6 +67,28 @@ def lab_of(place: Path, named: Path | None, suite_seed: int | None) -> LabConfig
     return config
 
 
+def chosen(plan: Plan, labs: Sequence[LabRuns]) -> dict[int, int]:
+    """Seed -> place of the lab that it is told from, in the order of seeds.
+
+    Only labs of one design are told together, those with most runs of the plan; they may differ in
+    the device, which all arms of a seed share: differences are taken within a seed, and a seed is
+    told from one lab, the first of those with most of its arms.
+    """
+    of_plan = [lab.of(plan) for lab in labs]
+    designs = [lab.config.design() for lab in labs]
+    most = Counter[str]()
+    for design, runs in zip(designs, of_plan, strict=True):
+        most[design] += len(runs)
+    wanted = most.most_common(1)[0][0]
+    arms = {
+        place: Counter(run.seed for run in runs)
+        for place, runs in enumerate(of_plan)
+        if designs[place] == wanted
+    }
+    seeds = sorted({seed for counted in arms.values() for seed in counted})
+    return {seed: max(arms, key=lambda place: (arms[place][seed], -place)) for seed in seeds}
+
+
 def check_given(
     labs: Sequence[LabRuns], places: Sequence[Path], plans: Sequence[Plan], *, every: bool
 ) -> list[str]:

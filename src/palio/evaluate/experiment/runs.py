@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import math
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from palio.records import InputError, Record, to_json
-from palio.world.appended import mend_end, whole_records
+from palio.records import InputError, Record, from_json, to_json
+from palio.world.appended import mend_end, whole_lines
 from palio.world.artefacts import naming
 
 RUNS = "runs.jsonl"
+_DIGITS = re.compile(r"[0-9a-f]*")
 
 
 class ArmRun(Record, frozen=True, omit_defaults=False):
@@ -118,8 +120,10 @@ def unpacked(digits: str, count: int) -> list[bool]:
     """Inverse of `packed`.
 
     Raises:
-        InputError: the digits are too few or too many.
+        InputError: the digits are too few or too many, or not hexadecimal.
     """
+    if not _DIGITS.fullmatch(digits):
+        raise InputError(f"{digits[:20]!r} are no hexadecimal digits")
     if len(digits) != math.ceil(count / 4):
         raise InputError(f"{len(digits)} digits cannot hold {count} outcomes")
     number = int(digits or "0", 16)
@@ -143,9 +147,35 @@ def read_runs(path: Path) -> list[ArmRun]:
     """The runs of a folder or a file; a last line torn by a kill is left out, none is no error.
 
     Raises:
-        InputError: a line is no run; names file and row.
+        InputError: a line is no run, or its numbers cannot be; names file and row.
     """
-    return list(whole_records(path / RUNS if path.is_dir() else path, ArmRun))
+    found = []
+    for line in whole_lines(path / RUNS if path.is_dir() else path):
+        try:
+            run = from_json(line.data, ArmRun)
+            _check(run)
+        except InputError as error:
+            remedy = "bring the line back as it was written, or remove it and make the run again"
+            raise InputError(error.what, where=line.where, remedy=remedy) from error
+        found.append(run)
+    return found
+
+
+def _check(run: ArmRun) -> None:
+    """Refuse a run that nothing can be told from: each of its rates must be one."""
+    if "overall" not in run.n or run.unscored < 0 or run.n["overall"] + run.unscored < 1:
+        raise InputError(f"run {run.name} has no examination: `n` has no problems overall")
+    for name, counts in (("successes", run.successes), ("strict", run.strict)):
+        for kind, n in run.n.items():
+            if not 0 <= counts.get(kind, -1) <= n:
+                raise InputError(f"run {run.name}: {name} of {kind!r} are not from 0 to {n}")
+    for group, (good, n) in run.groups.items():
+        if not 0 <= good <= n or not n:
+            raise InputError(f"run {run.name}: group {group!r} has {good} successes of {n}")
+    for k, rate in run.pass_at.items():
+        if not 0 <= rate <= 1:
+            raise InputError(f"run {run.name}: pass@{k} is {rate}, which is no rate")
+    run.outcomes()
 
 
 def of_plan(runs: Iterable[ArmRun], plan_digest: str, lab: str) -> list[ArmRun]:
