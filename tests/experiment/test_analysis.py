@@ -78,6 +78,7 @@ def test_one_seed_has_no_interval():
     assert t_interval([0.0, 0.0]) == (0.0, 0.0, 0.0, 1.0), "one run under two names"
     assert t_interval([]) == (None, None, None, None)
     assert detectable([0.2]) is None
+    assert detectable([0.02, 0.02]) is detectable([0.7 - 0.6, 0.8 - 0.7]) is None
 
 
 def test_a_detectable_effect_is_found_four_times_in_five():

@@ -9,6 +9,7 @@ from palio.evaluate.experiment.analysis import analyse
 from palio.evaluate.experiment.config import LabConfig, read_lab
 from palio.evaluate.experiment.evidence import points, verdict, write_evidence
 from palio.evaluate.experiment.given import LabRuns, chosen
+from palio.evaluate.experiment.pictures import effects_chart
 from palio.evaluate.experiment.plan import Arm, Contrast, load_plan, plan_names
 from palio.evaluate.experiment.runs import read_runs
 from palio.records import ConfigError, from_json
@@ -124,8 +125,25 @@ def test_seeds_without_any_spread_are_no_certainty():
     better, same = analyse(PLAN, alike).effects
     assert len({each.difference for each in better.seeds}) > 1
     assert verdict(better, 0.03) == "all seeds alike: no interval"
-    assert (better.p_value, better.detectable) == (None, 0.0)
-    assert (same.mean, same.p_value) == (0.0, 1.0)
+    assert (better.p_value, better.detectable) == (None, None)
+    assert (same.mean, same.p_value, same.detectable) == (0.0, 1.0, None)
+
+
+def test_what_seeds_without_any_spread_could_find_is_not_told_as_nothing(tmp_path):
+    _, page = told([run(arm, seed, first(9)) for arm in "abc" for seed in range(3)], tmp_path)
+    assert "| 1.0000 | no spread | no effect as large as 3 points |" in page
+    _, page = told([run(arm, 0, first(9)) for arm in "abc"], tmp_path)
+    assert "no spread" not in page, "of one seed there is none to speak of"
+
+
+def test_the_smallest_effect_is_told_as_the_plan_has_it(tmp_path):
+    narrow = [run(arm, seed, first(10, 200)) for arm in "abc" for seed in range(3)]
+    effect = analyse(PLAN, narrow).effects[0]
+    told_as = {0.005: "0.5", 0.025: "2.5", 0.07: "7", 0.3: "30"}
+    for smallest, text in told_as.items():
+        assert verdict(effect, smallest) == f"no effect as large as {text} points"
+    fine = msgspec.structs.replace(PLAN, smallest=0.025)
+    assert "band: below 2.5 points" in effects_chart(fine, analyse(fine, narrow))
 
 
 def test_points_carry_their_sign():
@@ -261,14 +279,14 @@ def test_the_page_shows_the_budget_and_what_was_counted_where_every_run_counted(
     assert page.count("| 600,000 |") == 1
 
 
-def sampled_page(folder, **pass_at):
-    """The page of a plan with rollouts at temperature 1; some of its runs have one student."""
+def sampled_page(folder, lab=LAB, **pass_at):
+    """The page of a plan with sampled rollouts; some of its runs have one student."""
     samples = max(int(k) for k in pass_at)
     sampled = msgspec.structs.replace(PLAN, measure="pass@1", samples=samples, sampled=20)
     runs = [
         msgspec.structs.replace(
             run(arm, seed, first(9)),
-            lab=LAB.digest(),
+            lab=lab.digest(),
             plan_digest=sampled.digest(),
             pass_at=pass_at,
             sampled=20,
@@ -277,7 +295,7 @@ def sampled_page(folder, **pass_at):
         for arm in "abc"
         for seed in range(3)
     ]
-    write_evidence([sampled], [LabRuns(LAB, runs)], folder, "")
+    write_evidence([sampled], [LabRuns(lab, runs)], folder, "")
     return (folder / "evidence.md").read_text("utf-8")
 
 
@@ -293,6 +311,13 @@ def test_sampled_plans_show_headroom_and_twins_are_named(tmp_path):
     assert page.count("has the student of") == 2, "weights of another seed are another run's"
     assert "two-headroom.svg" in page
     assert (tmp_path / "evidence" / "two-headroom.svg").read_text().startswith("<svg")
+
+
+def test_the_temperature_is_that_of_the_lab(tmp_path):
+    page = sampled_page(tmp_path, LabConfig(temperature=0.7), **{"1": 0.5, "8": 0.75})
+    assert "8 rollouts of each at temperature 0.7. Greedy" in page
+    drawn = (tmp_path / "evidence" / "two-headroom.svg").read_text()
+    assert "20 problems, T = 0.7" in drawn
 
 
 def test_one_rollout_of_each_problem_has_no_headroom_to_show(tmp_path):

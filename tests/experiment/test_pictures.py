@@ -15,9 +15,9 @@ def test_the_legend_does_not_hang_on_the_first_arm() -> None:
     sampled = msgspec.structs.replace(
         run("b", 0, first(9)), pass_at={"1": 0.4, "8": 0.7}, sampled=20
     )
-    text = headroom_chart(plan, [bare, sampled])
+    text = headroom_chart(plan, [bare, sampled], 1.0)
     assert text.count(">pass@1<") == text.count(">pass@8<") == 1
-    assert ">pass@1<" not in headroom_chart(plan, [bare])
+    assert ">pass@1<" not in headroom_chart(plan, [bare], 1.0)
 
 
 def test_the_interval_of_two_seeds_is_grey() -> None:

@@ -43,7 +43,7 @@ class Effect(Record, frozen=True, omit_defaults=False):
         p_value: of the t test that the mean is 0; None with one seed.
         p_holm: corrected over the plan's contrasts.
         detectable: effect that this many seeds with this spread find with 80 % power, two-sided
-            5 %; None with one seed.
+            5 %; None with one seed, and without any spread.
     """
 
     arm: str
@@ -260,7 +260,9 @@ def t_interval(
 
 
 def detectable(differences: Sequence[float], power: float = POWER) -> float | None:
-    """The mean difference that a two-sided t test at 5 % finds with `power`; None below 2 seeds.
+    """The mean difference that a two-sided t test at 5 % finds with `power`.
+
+    None below 2 seeds, and where they have no spread: what a further one would add is not known.
 
     Power is the mean over the spread that a sample may show, in 2,000 equally likely steps: the
     noncentral t distribution of scipy gives no number for two seeds and large effects.
@@ -270,7 +272,7 @@ def detectable(differences: Sequence[float], power: float = POWER) -> float | No
         return None
     spread = float(np.std(differences, ddof=1))
     if spread < _ALIKE:
-        return 0.0
+        return None
     critical = float(stats.t.ppf(0.975, n - 1))
     steps = (np.arange(_STEPS) + 0.5) / _STEPS
     bound = critical * np.sqrt(stats.chi2.ppf(steps, n - 1) / (n - 1))

@@ -66,10 +66,13 @@ def write_evidence(
         mine = [run for seed in by_seed for run in labs[by_seed[seed]].of(plan) if run.seed == seed]
         result = analyse(plan, mine)
         results.append(result)
+        # labs that are told together share it
+        temperature = labs[next(iter(by_seed.values()), 0)].config.temperature
         notes = notes_of(plan, mine, everything)
         more = {"lab": _places(by_seed), "reading": prose.readings.get(plan.name, "")}
+        more["examined"] = _examined(plan, result, temperature)
         told.append({**_told(plan, result, mine, notes), **more})
-        for name, picture in pictures(plan, result, mine).items():
+        for name, picture in pictures(plan, result, mine, temperature).items():
             write_lines(folder / f"{name}.svg", [picture.encode(), b"\n"])
     overview = overview_chart(plans, results)
     if overview:
@@ -99,13 +102,15 @@ def _places(by_seed: Mapping[int, int]) -> str:
     )
 
 
-def pictures(plan: Plan, result: PlanResult, runs: Sequence[ArmRun]) -> dict[str, str]:
+def pictures(
+    plan: Plan, result: PlanResult, runs: Sequence[ArmRun], temperature: float
+) -> dict[str, str]:
     """Name -> SVG: the effects, and pass@1 beside pass@k by arm where a problem has k rollouts."""
     made = {}
     if result.n:
         made[plan.name] = effects_chart(plan, result)
         if plan.samples > 1:
-            made[f"{plan.name}-headroom"] = headroom_chart(plan, runs)
+            made[f"{plan.name}-headroom"] = headroom_chart(plan, runs, temperature)
     return made
 
 
@@ -166,7 +171,6 @@ def _told(
         "arms": _arms(result, runs, f"{plan.samples}"),
         "effects": [_effect(effect, plan.smallest) for effect in result.effects],
         "exposed": plan.measure == "exposed",
-        "examined": _examined(plan, result),
         "tested": any(each.test for effect in result.effects for each in effect.seeds),
         "notes": "\n".join(notes),
     }
@@ -237,9 +241,15 @@ def _effect(effect: Effect, smallest: float) -> dict[str, str]:
         "interval": interval,
         "p": p_value(effect.p_holm),
         "mcnemar": ", ".join(p_value(each.test.p_value) for each in effect.seeds if each.test),
-        "detectable": "" if effect.detectable is None else f"{100 * effect.detectable:.1f}",
+        "detectable": _detectable(effect),
         "verdict": verdict(effect, smallest),
     }
+
+
+def _detectable(effect: Effect) -> str:
+    if effect.detectable is not None:
+        return f"{100 * effect.detectable:.1f}"
+    return "no spread" if len(effect.seeds) > 1 else ""
 
 
 def points(value: float) -> str:
@@ -263,12 +273,12 @@ def verdict(effect: Effect, smallest: float) -> str:
     if effect.p_holm < 0.05:
         return "higher" if effect.mean > 0 else "lower"
     if -smallest < effect.low and effect.high < smallest:
-        return f"no effect as large as {100 * smallest:.0f} points"
+        return f"no effect as large as {100 * smallest:g} points"
     return "open: more seeds are needed"
 
 
-def _examined(plan: Plan, result: PlanResult) -> str:
-    """How many problems each column is of, and over which seeds the means are."""
+def _examined(plan: Plan, result: PlanResult, temperature: float) -> str:
+    """How many problems each column is of, at which temperature, and over which seeds means are."""
     seeds, whole = _seeds(result)
     over = ""
     if whole and len(whole) < len(seeds):
@@ -285,4 +295,4 @@ def _examined(plan: Plan, result: PlanResult) -> str:
             f"pass@1, pass@{k} and their gap: {result.sampled:,} problems, {k} rollouts of each"
         )
     greedy = f"Greedy ASR, its kinds, CAR and invented ids: {result.n:,} problems."
-    return f"{over} {sampled} at temperature 1. {greedy}".strip()
+    return f"{over} {sampled} at temperature {temperature:g}. {greedy}".strip()

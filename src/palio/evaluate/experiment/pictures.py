@@ -43,7 +43,7 @@ def effects_chart(plan: Plan, result: PlanResult) -> str:
         n = f"{result.sampled:,} x {plan.samples}" if plan.measure == "pass@1" else f"{result.n:,}"
         axes.set_xlabel(
             f"percentage points ({plan.measure}, n = {n}) · dot: a seed · line: 95 % "
-            f"interval over seeds · band: below {100 * plan.smallest:.0f} points"
+            f"interval over seeds · band: below {100 * plan.smallest:g} points"
         )
         return svg(figure, name=f"effects-{plan.name}", label=f"{plan.question} Effects by seed")
 
@@ -73,8 +73,14 @@ def _forest(axes: Axes, rows: Sequence[tuple[str, Effect]]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:+.0f}"))
 
 
-def headroom_chart(plan: Plan, runs: Sequence[ArmRun]) -> str:
-    """pass@1 and pass@k of every arm, in the plan's order, as SVG; the line between is headroom."""
+def headroom_chart(plan: Plan, runs: Sequence[ArmRun], temperature: float) -> str:
+    """pass@1 and pass@k of every arm, in the plan's order, as SVG; the line between is headroom.
+
+    Args:
+        plan: what is told.
+        runs: of the plan.
+        temperature: of their sampled rollouts.
+    """
     k = str(plan.samples)
     arms = [arm.name for arm in plan.arms if any(run.arm == arm.name for run in runs)]
     named: set[str] = set()
@@ -103,7 +109,9 @@ def headroom_chart(plan: Plan, runs: Sequence[ArmRun]) -> str:
         axes.set_ylim(0, 1)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.0f} %"))
         many = max(run.sampled for run in runs)
-        axes.set_xlabel(f"dot: a seed, {many} problems, T = 1 \N{MIDDLE DOT} bar: headroom")
+        axes.set_xlabel(
+            f"dot: a seed, {many} problems, T = {temperature:g} \N{MIDDLE DOT} bar: headroom"
+        )
         if named:
             axes.legend(loc="upper left")
         return svg(figure, name=f"headroom-{plan.name}", label=f"{plan.name}: pass@1 and pass@{k}")
