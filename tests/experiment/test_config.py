@@ -61,3 +61,31 @@ def test_a_bank_that_no_problem_is_worded_in_is_refused(tmp_path):
     config = LabConfig(**SMALL, heldout_banks=("compact-lists",))
     with pytest.raises(ConfigError, match=r"compact-lists.*(?s:.*)compact-list"):
         make_worlds(config, tmp_path, lambda done: None, config.heldout_wordings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pool = 'sealed'", "pool = 'sealed'"),
+        ("train_share = 0.9", "sealed one"),
+        ("nothing = 1", "unknown field"),
+        ("loss_tokens = 0", "loss_tokens"),
+        ("recipe = 'nothing'", "no such recipe"),
+        ("agents = []", "agents"),
+    ],
+)
+def test_a_lab_that_cannot_be_is_refused(text, message, tmp_path):
+    path = tmp_path / "lab.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_lab(path).digest()
+
+
+def test_workers_do_not_make_another_lab():
+    assert LabConfig(workers=8).digest() == LabConfig().digest()
+    assert LabConfig(suite_seed=2).digest() != LabConfig().digest()
+
+
+def test_the_design_of_a_lab_is_all_but_device_and_workers():
+    assert LabConfig(device="cuda", workers=9).design() == LabConfig().design()
+    assert LabConfig(loss_tokens=5).design() != LabConfig().design()

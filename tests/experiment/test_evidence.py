@@ -12,7 +12,7 @@ from palio.evaluate.experiment.given import LabRuns, chosen
 from palio.evaluate.experiment.pictures import effects_chart
 from palio.evaluate.experiment.plan import Arm, Contrast, load_plan, plan_names
 from palio.evaluate.experiment.runs import read_runs
-from palio.records import ConfigError, from_json
+from palio.records import from_json
 from tests.experiment.test_analysis import PLAN, first, run
 
 LAB = LabConfig()
@@ -159,29 +159,6 @@ def test_results_are_machine_readable(tmp_path):
     assert read == (result,)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("pool = 'sealed'", "pool = 'sealed'"),
-        ("train_share = 0.9", "sealed one"),
-        ("nothing = 1", "unknown field"),
-        ("loss_tokens = 0", "loss_tokens"),
-        ("recipe = 'nothing'", "no such recipe"),
-        ("agents = []", "agents"),
-    ],
-)
-def test_a_lab_that_cannot_be_is_refused(text, message, tmp_path):
-    path = tmp_path / "lab.toml"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        read_lab(path).digest()
-
-
-def test_workers_do_not_make_another_lab():
-    assert LabConfig(workers=8).digest() == LAB.digest()
-    assert LabConfig(suite_seed=2).digest() != LAB.digest()
-
-
 DOCS = Path(__file__).parents[2] / "docs" / "evidence"
 
 
@@ -238,11 +215,6 @@ def test_labs_that_differ_in_more_are_never_mixed(tmp_path):
     assert chosen(PLAN, labs) == {0: 0, 1: 0}
     (result,) = write_evidence([PLAN], labs, tmp_path, "")
     assert (result.seeds, result.complete) == (2, False)
-
-
-def test_the_design_of_a_lab_is_all_but_device_and_workers():
-    assert LabConfig(device="cuda", workers=9).design() == LAB.design()
-    assert LabConfig(loss_tokens=5).design() != LAB.design()
 
 
 def test_seeds_whose_arms_start_from_several_bases_are_told(tmp_path):
@@ -354,6 +326,12 @@ def test_a_plan_about_exposure_shows_both_rates_and_no_kinds(tmp_path):
     page = (tmp_path / "evidence.md").read_text("utf-8")
     assert [each.seed for each in result.effects[0].seeds] == [1]
     assert "- seed 0, a: all problems of its examination are exposed, so there is no" in page
+    write_evidence([leak], [LabRuns(LAB, none)], tmp_path, "")
+    page = (tmp_path / "evidence.md").read_text("utf-8")
+    assert "Not run yet." not in page
+    line = "- seed 0, a: all problems of its examination are exposed, so there is no difference"
+    assert f"Runs were made, and nothing can be told from them:\n\n{line}\n" in page
+    assert "| runs left out, see below | 0 of 3 |" in page
 
 
 def test_a_wording_that_no_problem_of_the_examination_has_is_told(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from palio.evaluate.experiment.analysis import (
     analyse,
     whole_seeds,
 )
-from palio.evaluate.experiment.given import LabRuns, chosen
+from palio.evaluate.experiment.given import LabRuns, chosen, left_out
 from palio.evaluate.experiment.notes import MINUS, notes_of
 from palio.evaluate.experiment.pictures import effects_chart, headroom_chart, overview_chart
 from palio.evaluate.experiment.plan import Plan
@@ -68,10 +68,13 @@ def write_evidence(
         results.append(result)
         # labs that are told together share it
         temperature = labs[next(iter(by_seed.values()), 0)].config.temperature
-        notes = notes_of(plan, mine, everything)
+        missing = [f"- {line}" for line in left_out(plan, labs)]
+        notes = [*notes_of(plan, mine, everything), *missing]
         more = {"lab": _places(by_seed), "reading": prose.readings.get(plan.name, "")}
         more["examined"] = _examined(plan, result, temperature)
-        told.append({**_told(plan, result, mine, notes), **more})
+        more["nothing"] = _nothing(missing)
+        made = {run.arm for lab in labs for run in lab.made(plan)}
+        told.append({**_told(plan, result, mine, notes, made), **more})
         for name, picture in pictures(plan, result, mine, temperature).items():
             write_lines(folder / f"{name}.svg", [picture.encode(), b"\n"])
     overview = overview_chart(plans, results)
@@ -163,13 +166,20 @@ def _template() -> jinja2.Template:
 
 
 def _told(
-    plan: Plan, result: PlanResult, runs: Sequence[ArmRun], notes: Sequence[str]
+    plan: Plan,
+    result: PlanResult,
+    runs: Sequence[ArmRun],
+    notes: Sequence[str],
+    made: Collection[str],
 ) -> dict[str, Any]:
     return {
         "plan": plan,
         "result": result,
         "arms": _arms(result, runs, f"{plan.samples}"),
-        "effects": [_effect(effect, plan.smallest) for effect in result.effects],
+        "effects": [
+            _effect(effect, plan.smallest, _unpaired(effect, result, made))
+            for effect in result.effects
+        ],
         "exposed": plan.measure == "exposed",
         "tested": any(each.test for effect in result.effects for each in effect.seeds),
         "notes": "\n".join(notes),
@@ -227,7 +237,31 @@ def _arm(summary: ArmSummary, runs: Sequence[ArmRun], k: str) -> dict[str, str]:
     }
 
 
-def _effect(effect: Effect, smallest: float) -> dict[str, str]:
+def _nothing(left: Sequence[str]) -> str:
+    """What stands in the place of tables where no run can be told."""
+    if not left:
+        return "Not run yet."
+    return "\n".join(["Runs were made, and nothing can be told from them:", "", *left])
+
+
+def _unpaired(effect: Effect, result: PlanResult, made: Collection[str]) -> str:
+    """Why a contrast without any difference has none.
+
+    Args:
+        effect: the contrast.
+        result: with the seeds that each arm has.
+        made: arms with a run, those too that are in no table.
+    """
+    seeds = {arm.arm: set(arm.seeds) for arm in result.arms}
+    one, other = seeds[effect.arm], seeds[effect.against]
+    if one & other:
+        return "no pair: different bases"
+    if one and other:
+        return "no pair: no seed of both"
+    return "runs left out, see below" if {effect.arm, effect.against} <= {*made} else "not run"
+
+
+def _effect(effect: Effect, smallest: float, unpaired: str) -> dict[str, str]:
     both = effect.arm == effect.against
     interval = ""
     if effect.low is not None and effect.high is not None:
@@ -242,7 +276,7 @@ def _effect(effect: Effect, smallest: float) -> dict[str, str]:
         "p": p_value(effect.p_holm),
         "mcnemar": ", ".join(p_value(each.test.p_value) for each in effect.seeds if each.test),
         "detectable": _detectable(effect),
-        "verdict": verdict(effect, smallest),
+        "verdict": verdict(effect, smallest, unpaired),
     }
 
 
@@ -258,13 +292,18 @@ def points(value: float) -> str:
     return f"{sign}{abs(100 * value):.1f}"
 
 
-def verdict(effect: Effect, smallest: float) -> str:
+def verdict(effect: Effect, smallest: float, unpaired: str = "not run") -> str:
     """What may be said: significant at 5 % after Holm, excluded at the smallest effect, or open.
 
     Two differences that happen to lie close give a narrow interval; of two seeds nothing is said.
+
+    Args:
+        effect: the contrast.
+        smallest: effect in rate points / 100 below which nobody would care.
+        unpaired: what is said where no seed has a difference.
     """
     if effect.mean is None:
-        return "not run"
+        return unpaired
     if effect.low is None or effect.high is None or effect.p_holm is None:
         seeds = "one seed" if len(effect.seeds) == 1 else "all seeds alike"
         return f"{seeds}: no interval"

@@ -1,16 +1,18 @@
 """What a page is told from: labs with their runs, and whether the runs given are theirs at all.
 
 A page of no runs looks like a page of a lab that has not begun. So runs that are of another lab or
-plan than those asked for are refused where none is left, and counted where some are.
+plan than those asked for are refused where none is left, and counted where some are. So is what was
+made for a plan and is in none of its tables (`left_out`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from palio.evaluate.experiment.analysis import measured
 from palio.evaluate.experiment.config import LabConfig, read_lab
 from palio.evaluate.experiment.plan import Plan
 from palio.evaluate.experiment.runs import ArmRun, of_plan
@@ -34,6 +36,12 @@ class LabRuns(NamedTuple):
     def of(self, plan: Plan) -> list[ArmRun]:
         """The runs of one plan."""
         return of_plan(self.runs, plan.digest(), self.config.digest())
+
+    def made(self, plan: Plan) -> list[ArmRun]:
+        """The same with those that do not count (`counted`); of each arm and seed the last."""
+        digest = plan.digest()
+        mine = (run for run in self.own() if run.plan_digest == digest)
+        return list({(run.arm, run.seed): run for run in mine}.values())
 
     def own(self) -> list[ArmRun]:
         """The runs of this lab, of whatever plan."""
@@ -89,6 +97,63 @@ def chosen(plan: Plan, labs: Sequence[LabRuns]) -> dict[int, int]:
     return {seed: max(arms, key=lambda place: (arms[place][seed], -place)) for seed in seeds}
 
 
+def left_out(plan: Plan, labs: Sequence[LabRuns]) -> list[str]:
+    """What is to be said about runs of a plan that were made and are in none of its tables.
+
+    Args:
+        plan: what is told.
+        labs: by their places, from 1, a line names them.
+    """
+    by_seed = chosen(plan, labs)
+    told = set(by_seed.values())
+    lines = []
+    for place, lab in enumerate(labs):
+        of = f" of lab {place + 1}" if len(labs) > 1 else ""
+        runs = lab.of(plan)
+        others = [run for run in runs if by_seed[run.seed] != place] if place in told else runs
+        if others:
+            seeds = sorted({run.seed for run in others})
+            named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+            lines.append(f"{_many(len(others))}{of} left out ({named}): {_why(place, labs, told)}")
+        lines += [
+            f"{run.arm}, seed {run.seed}{of}: infrastructure kept {run.unscored:,} of its "
+            f"{run.n['overall'] + run.unscored:,} problems from being scored, so it is in no table"
+            for run in _broken(plan, lab)
+        ]
+        lines += [
+            f"seed {run.seed}, {run.arm}: {_unmeasured(run, plan.measure)}"
+            for run in runs
+            if by_seed.get(run.seed) == place and not measured(run, plan.measure)
+        ]
+    return lines
+
+
+def _why(place: int, labs: Sequence[LabRuns], told: set[int]) -> str:
+    """Why runs of a lab are left out where the plan is told from others."""
+    if labs[place].config.design() in {labs[each].config.design() for each in told}:
+        return "a seed is told from one lab, the first of those with most of its arms"
+    return (
+        "the lab differs in more than the device from those that the plan is told from, which have "
+        "most of its runs"
+    )
+
+
+def _broken(plan: Plan, lab: LabRuns) -> Iterator[ArmRun]:
+    """Runs with unscored problems that were not made again."""
+    whole = {(run.arm, run.seed) for run in lab.of(plan)}
+    return (run for run in lab.made(plan) if (run.arm, run.seed) not in whole)
+
+
+def _unmeasured(run: ArmRun, measure: str) -> str:
+    """Why a plan's measure cannot be computed from a run."""
+    if measure != "exposed":
+        return f"no {measure} is recorded of it"
+    found = {"exposed", "unexposed"} & run.groups.keys()
+    if not found:
+        return "it is not recorded which problems of its examination are exposed"
+    return f"all problems of its examination are {found.pop()}, so there is no difference"
+
+
 def check_given(
     labs: Sequence[LabRuns], places: Sequence[Path], plans: Sequence[Plan], *, every: bool
 ) -> list[str]:
@@ -135,7 +200,7 @@ def check_given(
         "with --plan"
         for name, count in sorted(strange.items())
     ]
-    return lines
+    return lines + [f"{plan.name}: {line}" for plan in plans for line in left_out(plan, labs)]
 
 
 def _many(count: int) -> str:
