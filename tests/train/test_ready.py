@@ -35,8 +35,8 @@ STEP = {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 4}
 def check(*stages: dict[str, Any], keys: Keys = NO_KEYS) -> None:
     recipe = read_recipe({"name": "t", "model": TRAINED, "stage": list(stages)})
     dry = rehearsed(recipe)  # asks nobody for anything
-    check_stages(dry.stages, "t.toml", keys=keys)
-    check_stages(recipe.stages, "t.toml", keys=keys)
+    check_stages(dry.stages, "t.toml", keys=keys, pretrained=True)
+    check_stages(recipe.stages, "t.toml", keys=keys, pretrained=True)
 
 
 def sampled(kind: str, url: str, **more: Any) -> dict[str, Any]:
@@ -115,6 +115,35 @@ def test_stages_that_can_be_done_are_let_through(equipped: set[str], tmp_path: P
     check(*({**stage, "name": f"s{number}"} for number, stage in enumerate(stages)))
 
 
+@pytest.mark.parametrize("kind", ["sft", "rejection", "teacher", "kto", "grpo", "distill"])
+@pytest.mark.parametrize(
+    ("trl", "told"),
+    [
+        ({"extra": {"no_such_field": 1}}, "of TRL has no field 'no_such_field'"),
+        ({"extra": {"optim": "adamw_torh"}}, "`optim` = 'adamw_torh'"),
+        ({"lr_scheduler_type": "cosin"}, "`lr_scheduler_type` = 'cosin'"),
+        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "`lr_scheduler_type` = 'reduce_lr_on_"),
+    ],
+)
+def test_what_trl_does_not_know_by_name(kind: str, trl: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        check({"kind": "sft", "name": "first"}, {"kind": kind, "trl": {**STEP, **trl}})
+    assert f"stage {kind!r}: " in found.value.what
+    assert told in found.value.what
+    assert found.value.where == "t.toml"
+    assert found.value.remedy
+
+
+def test_what_trl_knows_is_let_through_and_our_own_loop_asks_it_nothing() -> None:
+    extra = {"optim": "sgd", "adam_beta2": 0.95}
+    kinds = ("sft", "rejection", "teacher", "kto", "grpo", "distill")
+    trl = {**STEP, "lr_scheduler_type": "linear", "extra": extra}
+    check(*({"kind": kind, "trl": trl} for kind in kinds))
+    stage = {"kind": "sft", "tokens": 9, "trl": {"extra": {"of_an_integration": "x"}}}
+    ours = read_recipe({"name": "t", "stage": [stage]})
+    check_stages(ours.stages, "t.toml", keys=NO_KEYS)
+
+
 @pytest.mark.parametrize(
     ("lacking", "stage", "told"),
     [
@@ -141,11 +170,14 @@ def test_what_is_not_here(
     assert found.value.remedy
 
 
-def test_it_is_told_before_the_first_stage_and_before_the_corpus_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrong", [f'base_url = "{URL}/v1"', "trl = { extra = { beta3 = 0.9 } }"])
+def test_it_is_told_before_the_first_stage_and_before_the_corpus_is_read(
+    wrong: str, tmp_path: Path
+) -> None:
     recipe = tmp_path / "mine.toml"
     recipe.write_text(
         '[model]\nstart = "bundled"\n[[stage]]\nkind = "sft"\ntokens = 900\n'
-        f'[[stage]]\nkind = "grpo"\nreward = "prefix"\nbase_url = "{URL}/v1"\n'
+        f'[[stage]]\nkind = "grpo"\nreward = "prefix"\n{wrong}\n'
     )
     nothing, out = tmp_path / "no corpus", tmp_path / "run"
     words = ["train", str(recipe), "--corpus", str(nothing), "--out", str(out)]

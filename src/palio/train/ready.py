@@ -11,9 +11,10 @@ from collections.abc import Iterable
 
 from palio.broker.upstream import HttpUpstream
 from palio.records import ConfigError, PalioError
+from palio.train.backends.arguments import check_sft
 from palio.train.backends.launch import check_launcher
 from palio.train.recipe import Recipe, StageEntry
-from palio.train.settings import TrlSettings
+from palio.train.settings import SftSettings, TrlSettings
 from palio.train.stage import Keys
 from palio.train.stages import kind_named
 
@@ -46,29 +47,32 @@ def check_chain(recipe: Recipe, where: str, *, grounded: bool) -> None:
             )
 
 
-def check_stages(stages: Iterable[StageEntry], where: str, *, keys: Keys) -> None:
+def check_stages(
+    stages: Iterable[StageEntry], where: str, *, keys: Keys, pretrained: bool = False
+) -> None:
     """What stages ask for is here, as far as that can be known before any of them begins.
 
     Args:
         stages: those that are not finished.
         where: file that they stand in, for the message.
         keys: bearer tokens for their servers.
+        pretrained: whether TRL trains what our own loop would.
 
     Raises:
-        ConfigError: an address that nothing can be asked at, or settings that its server or its
-            processes cannot be used with.
+        ConfigError: an address that nothing can be asked at, or settings that its server, its
+            processes or TRL cannot be used with.
         MissingDependencyError: a package or a launcher is not installed.
     """
     for stage in stages:
         try:
-            _check(stage, keys)
+            _check(stage, keys, pretrained=pretrained)
         except PalioError as error:
             place = f"{error.where}: " if error.where else ""
             told = f"stage {stage.name!r}: {place}{error.what}"
             raise type(error)(told, where=where, remedy=error.remedy) from error
 
 
-def _check(stage: StageEntry, keys: Keys) -> None:
+def _check(stage: StageEntry, keys: Keys, *, pretrained: bool) -> None:
     kind = kind_named(stage.kind)
     endpoint = kind.asks(stage.settings, None)
     if endpoint is not None:
@@ -77,4 +81,6 @@ def _check(stage: StageEntry, keys: Keys) -> None:
     launch = getattr(stage.settings, "trl", TrlSettings()).launch
     if launch:
         check_launcher(launch)
+    if pretrained and isinstance(stage.settings, SftSettings):
+        check_sft(stage.settings.trl)
     kind.needs(stage.settings)

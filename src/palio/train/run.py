@@ -176,7 +176,8 @@ class _Chain:
         self._told = False
 
     def _check(self, stages: Sequence[StageEntry]) -> None:
-        check_stages(stages, self._where, keys=self.options.keys)
+        pretrained = self.recipe.pretrained is not None
+        check_stages(stages, self._where, keys=self.options.keys, pretrained=pretrained)
 
     def go(self) -> Trained:
         """All stages in order."""

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import torch
 
-from palio.records import ConfigError, IntegrityError, Record, from_json, to_json
+from palio.records import IntegrityError, Record, from_json, to_json
+from palio.train.backends.arguments import configured
 from palio.train.backends.carried import rounds
 from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.masters import check_launched
@@ -29,7 +30,6 @@ from palio.train.reporting import OwnRun, ready, run_name
 from palio.train.settings import TrlSettings, shipped
 from palio.train.stage import TRAINER, append_metrics, trim_metrics
 
-C = TypeVar("C")
 FILE, ROWS, SAVED = "job.json", "rows.msgpack", "saved"
 TOLD = "trained.json"
 """What the first training process tells at the end, a `Told`."""
@@ -156,21 +156,6 @@ def arguments(job: SftJob) -> Any:
         "dataset_kwargs": {"skip_prepare_dataset": not job.settings.packing},
     }
     return configured(SFTConfig, {**fields, **given, **extra}, job.stage)
-
-
-def configured(kind: Callable[..., C], fields: Mapping[str, Any], stage: str) -> C:
-    """A configuration of TRL's.
-
-    Raises:
-        ConfigError: it has no such field, or does not take its value.
-    """
-    try:
-        return kind(**fields)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"TRL does not take the settings of stage {stage!r}: {error}",
-            remedy="correct [stage.trl] and its `extra` in the recipe",
-        ) from error
 
 
 def adapter(lora: LoraConfig) -> Any:

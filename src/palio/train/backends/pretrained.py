@@ -9,12 +9,8 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from palio.broker.upstream import Upstream
-from palio.records import (
-    InputError,
-    MissingDependencyError,
-    from_json,
-    to_json,
-)
+from palio.records import InputError, from_json, to_json
+from palio.train.backends.arguments import check_packages
 from palio.train.backends.codec import PretrainedCodec, template_text
 from palio.train.backends.job import (
     FILE,
@@ -48,14 +44,7 @@ class PretrainedBackend:
     """
 
     def __init__(self, model: PretrainedModel) -> None:
-        try:
-            import accelerate  # type: ignore[import-untyped]  # noqa: F401
-            import peft  # noqa: F401
-            import trl  # noqa: F401
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"pretrained models need {error.name}", remedy="pip install 'palio[train]'"
-            ) from error
+        check_packages()
         self.model = model
         self._codecs: dict[str, PretrainedCodec] = {}
 

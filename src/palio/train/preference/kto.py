@@ -11,7 +11,7 @@ from transformers import PrinterCallback
 from trl.trainer.kto_config import KTOConfig
 
 from palio.records import ConfigError, InputError
-from palio.train.backends.job import configured
+from palio.train.backends.arguments import check_taken, configured
 from palio.train.context import Context, Kind, ground_of
 from palio.train.preference.labels import (
     Labelled,
@@ -246,7 +246,8 @@ def shrink(settings: KtoSettings) -> KtoSettings:
 
 
 def needed(settings: KtoSettings) -> None:
-    """The address of a server that samples can be asked for completions of token ids."""
+    """Arguments that TRL has, and a server that can be asked for completions of token ids."""
+    check_taken(KTOConfig, settings.trl)
     sampling = settings.sampling
     if sampling.base_url:
         setting, heat = "sampling.base_url", sampling.temperature

@@ -21,7 +21,7 @@ from trl.trainer.distillation_trainer import DistillationTrainer
 
 from palio.broker.upstream import shown_url
 from palio.records import ConfigError, Profile
-from palio.train.backends.job import configured
+from palio.train.backends.arguments import check_taken, configured
 from palio.train.backends.sharing import check_in_place
 from palio.train.context import Context, Kind, ground_of
 from palio.train.disk import WholeStates
@@ -276,6 +276,12 @@ def shrink(settings: DistillSettings) -> DistillSettings:
     )
 
 
+def needed(settings: DistillSettings) -> None:
+    """Arguments that TRL has, and whole weights to sample from."""
+    check_taken(DistillationConfig, settings.trl)
+    check_in_place(settings.trl)
+
+
 DISTILL = Kind(
     settings=DistillSettings,
     run=run_distill,
@@ -283,5 +289,5 @@ DISTILL = Kind(
     ground=True,
     own=True,
     reads=lambda settings: teacher_digests(settings.teacher),
-    needs=lambda settings: check_in_place(settings.trl),
+    needs=needed,
 )

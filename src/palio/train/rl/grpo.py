@@ -10,7 +10,7 @@ import torch
 from trl.trainer.grpo_config import GRPOConfig
 
 from palio.corpus.rows import read_rows
-from palio.train.backends.job import configured
+from palio.train.backends.arguments import check_taken, configured
 from palio.train.backends.sharing import check_in_place
 from palio.train.context import Context, Kind
 from palio.train.rl.completions import NO_KEY, check_completions
@@ -235,7 +235,8 @@ def asked(settings: GrpoSettings, previous: Path | None) -> Endpoint | None:
 
 
 def needed(settings: GrpoSettings) -> None:
-    """A server that weights can be pushed to and that can be asked, or whole weights to sample."""
+    """Arguments that TRL has; a server to push weights to and to ask, or whole ones to sample."""
+    check_taken(GRPOConfig, settings.trl)
     if settings.base_url:
         check_completions(settings.base_url, settings.temperature, "base_url", on_key=NO_KEY)
         check_server(settings.base_url, launched=bool(settings.trl.launch))
