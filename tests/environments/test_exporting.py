@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from palio.cli.corpus import app
@@ -26,8 +27,9 @@ from palio.records import (
 )
 from palio.suites.files import write_suite
 from palio.train.environments.exporting import POOLS, export_shop, rl_row, rl_schema
-from palio.train.environments.shop import ShopSettings, read_settings, shop_at
+from palio.train.environments.shop import Shop, ShopSettings, read_settings, shop_at
 from palio.train.environments.verl_reward import CALLS, calls_of, noted, score
+from palio.world.catalogue import Catalogue, write_catalogue
 from palio.world.tools import FOUR_TOOLS, SEVEN_TOOLS
 from tests.environments.conftest import Made, calls
 
@@ -121,6 +123,10 @@ def test_both_folders_say_what_they_are(exported: dict[str, Path], made: Made) -
         assert manifest.counts["problems:train"] > 0
         settings = read_settings(next(out.rglob("shop.json")))
         assert len(settings.catalogues) == len(made.worlds)
+        digests = {name: world.catalogue.digest for name, world in made.worlds.items()}
+        assert settings.digests == digests
+        listed = {f"catalogue:{name}": found for name, found in digests.items()}
+        assert listed.items() <= manifest.inputs.items()
         assert to in (out / "README.md").read_text()
     config = yaml.safe_load((exported["verl"] / "tools.yaml").read_text())
     assert [tool["config"]["tool"] for tool in config["tools"]] == [*SEVEN_TOOLS]
@@ -162,6 +168,24 @@ def test_calls_of_an_earlier_rollout_are_not_this_one_s() -> None:
     left = {CALLS: [["recommend_product", "{}"]]}
     assert len(calls_of("<tool_call>{}</tool_call>", left)) == 1
     assert calls_of("<tool_call>{oops</tool_call>", left) == (), "they were the first one's"
+
+
+def test_a_shop_is_opened_with_the_catalogues_that_it_was_exported_for(
+    made: Made, tmp_path: Path
+) -> None:
+    """Prices, and so rewards, come from them."""
+    name, world = next(iter(made.worlds.items()))
+    one, *rest = world.catalogue.products.values()
+    dearer = Catalogue.from_products(name, [replace(one, price=one.price + 1), *rest])
+    write_catalogue(dearer, tmp_path / name)
+    own = ShopSettings(catalogues=(str(made.folder / name),))
+    held = replace(own, digests=Shop.open(own).digests)
+    assert held.digests == {name: world.catalogue.digest}
+    moved = replace(held, catalogues=(str(tmp_path / name),))
+    with pytest.raises(IntegrityError, match="not the one that this was exported for"):
+        Shop.open(moved)
+    assert Shop.open(held).digests == held.digests
+    assert Shop.open(replace(moved, digests={})).digests, "an export of an older version"
 
 
 def test_what_is_missing_is_said(made: Made, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from palio.rollout import read_trajectories
 from palio.suites import check_disjoint, read_suite
 from palio.train.checkpoint import CHECKPOINT
 from palio.train.run import StageDone, Trained
+from palio.world.artefacts import file_digest
 from palio.world.synthesis.wording import banks_for
 from tests.mainjob.silent import SilentReporter
 
@@ -188,6 +189,14 @@ def test_results_are_held_to_the_weights_that_were_trained(
     mark.write_text(json.dumps(told))
     with pytest.raises(IntegrityError, match="base"):
         run_main_job(SMALL, tmp_path / "job", SilentReporter())
+
+
+def test_the_corpus_that_was_built_is_told_by_its_digest(
+    made: tuple[Path, MainJobResult],
+) -> None:
+    """Equal counts make no equal corpus: what is trained on it is held to its manifest."""
+    mark = json.loads((made[0] / "stages" / "corpus.json").read_text())
+    assert mark["result"]["manifest"] == file_digest(made[0] / "corpus" / "manifest.json")
 
 
 def test_a_seed_that_some_generator_refuses_is_refused_at_once(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from palio.evaluate.mainjob.stages import PeakMemory, Stages, write_atomically
-from palio.records import IntegrityError, Record, ResumeError
+from palio.records import InputError, IntegrityError, Record, ResumeError
 from tests.mainjob.silent import SilentReporter
 
 
@@ -47,9 +47,38 @@ def test_other_inputs_are_refused(tmp_path: Path) -> None:
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
-    stages(tmp_path)
+    stages(tmp_path).run("world", 1, lambda _: {})
     with pytest.raises(ResumeError, match="size.*another --out"):
         stages(tmp_path, size=2)
+
+
+def test_settings_under_which_no_stage_was_finished_can_be_corrected(tmp_path: Path) -> None:
+    def fail(folder: Path) -> dict[str, int]:
+        (folder / "half").touch()
+        raise InputError("cannot be made so")
+
+    with pytest.raises(InputError):
+        stages(tmp_path).run("world", 1, fail)
+    corrected = stages(tmp_path, size=2)
+    held = {"rows": 3}
+    assert corrected.run("world", 2, lambda folder: held | {"old": [*folder.iterdir()]}) == {
+        "rows": 3,
+        "old": [],
+    }
+    with pytest.raises(ResumeError, match="size"):
+        stages(tmp_path)
+    assert stages(tmp_path, size=2).run("world", 2, fail)["rows"] == 3
+
+
+def test_a_stage_that_was_begun_goes_on_under_its_own_settings(tmp_path: Path) -> None:
+    def fail(folder: Path) -> dict[str, int]:
+        (folder / "half").touch()
+        raise InputError("not now")
+
+    with pytest.raises(InputError):
+        stages(tmp_path).run("world", 1, fail)
+    found = stages(tmp_path).run("world", 1, lambda folder: {"half": (folder / "half").exists()})
+    assert found == {"half": True}
 
 
 def test_a_failed_stage_leaves_no_mark(tmp_path: Path) -> None:

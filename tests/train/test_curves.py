@@ -81,6 +81,11 @@ def test_runs_share_one_picture(tmp_path: Path, ending: str) -> None:
     assert again.read_bytes() == target.read_bytes()
     with pytest.raises(ConfigError, match="ends in"):
         draw_curves(runs, tmp_path / "c.txt")
+    full = tmp_path / f"full.{ending}"
+    full.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as error:
+        draw_curves(runs, full)
+    assert error.value.filename == str(full)
 
 
 def test_lines_are_the_values_that_were_logged(

@@ -105,6 +105,9 @@ def test_it_is_tried_with_its_own_weights(
         assert sum(row["inferences"] for row in rows) == len(asked) or solves
         assert {*asked} == (set() if solves else {"a-sft"})
         asked.clear()
+    idle = CliRunner().invoke(app, [*words, "--model-url", "http://127.0.0.1:9/v1"])
+    assert isinstance(idle.exception, ConfigError)
+    assert "--model-url would be asked nothing" in str(idle.exception)
 
 
 def test_no_other_model_answers_in_its_name(stage: Path, tmp_path: Path) -> None:

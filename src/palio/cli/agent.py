@@ -159,6 +159,13 @@ def _spec(agent: str, model: str, *, scripted: bool) -> AgentSpec:
         check_models([model])
     if Path(agent).suffix == ".py" or Path(agent).exists():
         own = racer_spec(Path(agent)) if not model else None
+        if own is not None and not scripted:
+            raise ConfigError(
+                f"the agent's model is its checkpoint {own.model!r}: --model-url would be asked "
+                "nothing",
+                where=agent,
+                remedy="leave --model-url out, or name a model of that server with --model",
+            )
         if own is not None:
             return own
         if not model and not scripted:

@@ -184,7 +184,7 @@ def exam_of(
     found, rejects = read_catalogues(catalogue)
     warn_of(rejects)
     if corpus is not None:
-        check_catalogues(corpus, found)
+        check_catalogues(corpus, {name: each.digest for name, each in found.items()})
     titles = encoder_named(encoder)
     for name, lost in unsolvable(problems, found, titles).items():
         text = f"warning: {len(lost)} problems cannot be solved in {name!r}, {lost[0]!r} first"

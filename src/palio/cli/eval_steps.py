@@ -160,7 +160,7 @@ def _catalogues(paths: list[Path], needed: Mapping[str, str], corpus: Path) -> d
     missing = sorted(set(needed.values()) - found.keys())
     if missing:
         raise InputError(f"no catalogue {missing[0]!r}", remedy="name it with --catalogue")
-    check_catalogues(corpus, found)
+    check_catalogues(corpus, {name: each.digest for name, each in found.items()})
     return found
 
 

@@ -15,7 +15,6 @@ from palio.corpus.scrub import Scrubber
 from palio.records import InputError, Problem
 from palio.suites.keys import keys_of
 from palio.world.artefacts import MANIFEST, read_manifest
-from palio.world.catalogue import Catalogue
 
 _SAME = ("product", "spec", "text")
 
@@ -71,21 +70,21 @@ def _differs(one: Problem, other: Problem) -> str | None:
     return next((rule for rule in _SAME if keys_of(one, rule) != keys_of(other, rule)), None)
 
 
-def check_catalogues(corpus: Path, catalogues: Mapping[str, Catalogue]) -> None:
+def check_catalogues(corpus: Path, catalogues: Mapping[str, str]) -> None:
     """Refuse a catalogue that has the name of one that a corpus was judged in, and other products.
 
     Args:
         corpus: corpus folder; one that lists no catalogues passes.
-        catalogues: by id; those of other names pass.
+        catalogues: id -> digest of the products; those of other names pass.
 
     Raises:
         InputError: one is another catalogue.
     """
     manifest = read_manifest(corpus / MANIFEST)
     inputs = manifest.inputs if manifest is not None else {}
-    for name, held in sorted(catalogues.items()):
+    for name, digest in sorted(catalogues.items()):
         listed = inputs.get(f"catalogue:{name}")
-        if listed is not None and listed != held.digest:
+        if listed is not None and listed != digest:
             raise InputError(
                 f"the catalogue {name!r} is not the one of that name that the corpus was made in",
                 where=str(corpus),

@@ -12,18 +12,22 @@ import msgspec
 from palio import __version__
 from palio.corpus.config import CorpusConfig
 from palio.records import InputError, Provenance
-from palio.world.artefacts import MANIFEST, file_digest, read_manifest
+from palio.world.artefacts import MANIFEST, file_digest, naming, read_manifest
 
 
 @contextmanager
 def staged(out: Path, name: str) -> Iterator[Path]:
-    """A hidden folder `name` in `out` in which everything is made; gone in the end."""
+    """A hidden folder `name` in `out` in which everything is made; gone in the end.
+
+    What is written there by libraries does not say of which file a full disk is: `out` is named.
+    """
     out.mkdir(parents=True, exist_ok=True)
     stage = out / name
     shutil.rmtree(stage, ignore_errors=True)  # left by a run that was killed
     stage.mkdir()
     try:
-        yield stage
+        with naming(out):
+            yield stage
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, StrMethodFormatter
 from palio.records import ConfigError, InputError
 from palio.train.run import CHAIN
 from palio.train.stage import read_metrics
-from palio.world.artefacts import read_manifest
+from palio.world.artefacts import naming, read_manifest
 
 
 class Panel(NamedTuple):
@@ -168,7 +168,8 @@ def draw_curves(runs: Mapping[str, Path], target: Path) -> Path:
             _panel(axis, stage, panel, read)
         _legend(figure, list(runs))
         still = {"metadata": {"Date": None}} if target.suffix == ".svg" else {}
-        figure.savefig(target, dpi=120, **still)
+        with naming(target):
+            figure.savefig(target, dpi=120, **still)
         pyplot.close(figure)
     return target
 

@@ -35,7 +35,7 @@ from palio.corpus.writers.steps import step_rows
 from palio.corpus.writers.tables import CHAT, KTO, STEPS, SplitWriter
 from palio.records import ConfigError, Profile, Provenance, Record, Trajectory, digest, to_json
 from palio.rollout.verdicts import Judged
-from palio.world.artefacts import MANIFEST, file_digest, write_lines, write_manifest
+from palio.world.artefacts import MANIFEST, file_digest, naming, write_lines, write_manifest
 from palio.world.lines import read_lines
 
 Target = Literal["hf", "hf-flat", "kto", "grpo", "atif"]
@@ -122,7 +122,7 @@ def export(
     entries = _of_corpus(source, config) if reader is None else _of_traces(reader)
     tally = _Tally(splits)
     try:
-        with ExitStack() as files:
+        with naming(out), ExitStack() as files:
             writers = {
                 split: files.enter_context(closing(SplitWriter(stage, split, schema)))
                 for split in splits

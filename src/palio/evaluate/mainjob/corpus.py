@@ -12,6 +12,7 @@ from palio.corpus.reading import TraceReader
 from palio.evaluate.mainjob.config import MainJobConfig
 from palio.evaluate.mainjob.worlds import Ground
 from palio.rollout.verdicts import Panel, judge_all
+from palio.world.artefacts import MANIFEST, file_digest
 
 
 def build_corpus(
@@ -49,4 +50,5 @@ def build_corpus(
         "kept": funnel.kept,
         "config": choices.digest(),
         "pools": {name: pool.rows for name, pool in funnel.pools.items()},
+        "manifest": file_digest(folder / MANIFEST),
     }

@@ -39,6 +39,7 @@ from palio.evaluate.report import write_report
 from palio.evaluate.report_data import ReportData, StageResult
 from palio.evaluate.summary import Summary, make_summary, write_summary
 from palio.records import digest
+from palio.rollout.journal import lock_folder
 from palio.train.checkpoint import CHECKPOINT
 from palio.train.engine import Engine
 from palio.train.memory import give_back
@@ -69,15 +70,17 @@ def run_main_job(config: MainJobConfig, out: Path, reporter: Reporter) -> MainJo
 
     Raises:
         ResumeError: the folder holds a job of another configuration.
-        ConfigError: the configuration cannot be.
+        ConfigError: the configuration cannot be, or another process runs in the folder.
         InputError: no held-out or no reworded problem is left to measure on; said before training.
     """
     recipe_of(config)  # a wrong name is said now, not when training is due
-    stages = Stages(out, config.checked(), reporter)
-    job = _Job(config, out, stages, reporter)
-    job.make()
-    job.measure()
-    return job.tell()
+    checked = config.checked()
+    out.mkdir(parents=True, exist_ok=True)
+    with lock_folder(out):
+        job = _Job(config, out, Stages(out, checked, reporter), reporter)
+        job.make()
+        job.measure()
+        return job.tell()
 
 
 class _Job:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -89,11 +90,12 @@ class Stages:
 
     Args:
         out: the run's folder; made when missing.
-        config: the whole configuration; stored, and compared when the folder exists.
+        config: the whole configuration; stored, and compared when the folder exists. While no
+            stage is finished another one takes its place, and a stage that was begun begins anew.
         reporter: where progress goes.
 
     Raises:
-        ResumeError: the folder was made under another configuration; names the keys that differ.
+        ResumeError: a stage was finished under another configuration; names the keys that differ.
     """
 
     def __init__(self, out: Path, config: Record, reporter: Reporter) -> None:
@@ -101,9 +103,10 @@ class Stages:
         self.reporter = reporter
         self.marks: dict[str, StageMark] = {}
         (out / "stages").mkdir(parents=True, exist_ok=True)
-        self._pin(config)
+        self._replaced = self._pin(config)
 
-    def _pin(self, config: Record) -> None:
+    def _pin(self, config: Record) -> bool:
+        """Store the configuration; whether another one was there, which no finished stage has."""
         path = self.out / "config.json"
         now = msgspec.json.decode(canonical_json(config))  # as it is read back: tuples are lists
         if path.exists():
@@ -116,14 +119,17 @@ class Stages:
                     remedy="choose another --out, or put the file back as it was",
                 ) from error
             keys = sorted(k for k in now.keys() | then.keys() if now.get(k) != then.get(k))
-            if keys:
+            if not keys:
+                return False
+            if any((self.out / "stages").glob("*.json")):
                 raise ResumeError(
                     f"this folder was made with other settings: {', '.join(keys)}",
                     where=str(self.out),
                     remedy="choose another --out, or remove the folder to start afresh",
                 )
-        else:
-            write_atomically(path, canonical_json(config))
+        replaced = path.exists()
+        write_atomically(path, canonical_json(config))
+        return replaced
 
     def run(
         self,
@@ -159,6 +165,8 @@ class Stages:
             self.reporter.end(name, mark.seconds, skipped=True)
             return mark.result
         folder = self.out / name
+        if self._replaced:  # what was begun there has the other configuration
+            shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(exist_ok=True)
         started = time.monotonic()
         with PeakMemory() as memory:

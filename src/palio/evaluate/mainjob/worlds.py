@@ -202,14 +202,19 @@ def _make_world(
 def _summed(
     compositions: Sequence[dict[str, dict[str, float]]],
 ) -> dict[str, dict[str, float]]:
-    """Composition tables over all worlds: counts added up, shares averaged."""
+    """Composition tables over all worlds: counts added up; shares, of the problems of all."""
     total: dict[str, Counter[str]] = {}
     for each in compositions:
+        problems = sum(each["problems"].values())
         for table, counts in each.items():
-            total.setdefault(table, Counter()).update(counts)
+            weight = problems if table.startswith("share") else 1
+            total.setdefault(table, Counter()).update(
+                {key: weight * value for key, value in counts.items()}
+            )
+    problems = sum(total["problems"].values())
     return {
         table: {
-            key: round(value / len(compositions), 4) if table.startswith("share") else value
+            key: round(value / problems, 4) if table.startswith("share") else value
             for key, value in counts.items()
         }
         for table, counts in total.items()

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from palio import __version__
 from palio.corpus.build import POOL_FILE, read_pools
-from palio.corpus.membership import check_problems
+from palio.corpus.membership import check_catalogues, check_problems
 from palio.corpus.readers.chat import read_chat
 from palio.corpus.rows import read_rows
 from palio.corpus.writers.hugging_face import chat_row
@@ -29,7 +29,7 @@ from palio.records import InputError, Problem, Provenance, Record, digest, to_js
 from palio.suites.files import read_suite
 from palio.train.environments.shop import SETTINGS, Shop, ShopSettings
 from palio.train.inputs import check_listed
-from palio.world.artefacts import MANIFEST, file_digest, write_lines, write_manifest
+from palio.world.artefacts import MANIFEST, file_digest, naming, write_lines, write_manifest
 
 Framework = Literal["verl", "verifiers"]
 POOLS = ("train", "development")
@@ -94,16 +94,20 @@ def export_shop(
         settings, catalogues=tuple(str(Path(name).resolve()) for name in settings.catalogues)
     )
     shop = Shop.open(settings)
+    check_catalogues(corpus, shop.digests)
+    settings = msgspec.structs.replace(settings, digests=shop.digests)
     out.mkdir(parents=True, exist_ok=True)
     (out / MANIFEST).unlink(missing_ok=True)
     write: Callable[..., dict[str, int]] = _verl if to == "verl" else _verifiers
-    rows = write(corpus, problems, shop, settings, out)
+    with naming(out):
+        rows = write(corpus, problems, shop, settings, out)
     report = ShopExport(
         to=to, problems={pool: len(each) for pool, each in problems.items()}, rows=rows
     )
     steps = max(shop.max_steps(each.catalogue) for each in problems["train"])
     _write(out / "README.md", _readme(report, out, steps))
     inputs = {"corpus": file_digest(corpus / MANIFEST), "suite": file_digest(suite)}
+    inputs |= {f"catalogue:{name}": each for name, each in shop.digests.items()}
     write_manifest(_manifest(report, settings, inputs, out), out / MANIFEST)
     return report
 

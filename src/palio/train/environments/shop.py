@@ -19,6 +19,7 @@ from palio.judging.outcome import OutcomeScorer
 from palio.records import (
     AgentRef,
     InputError,
+    IntegrityError,
     OutcomeVerdict,
     Problem,
     Profile,
@@ -52,6 +53,8 @@ class ShopSettings(Record, frozen=True, omit_defaults=False):
         encoder: title similarity of the scorer.
         tools: names of the tools that are offered.
         profile: outcome profile whose success is the reward.
+        digests: catalogue id -> digest of its products, which rewards and prices come from; {} in
+            exports of an older version, which any catalogue of the name serves.
     """
 
     catalogues: tuple[str, ...]
@@ -59,6 +62,7 @@ class ShopSettings(Record, frozen=True, omit_defaults=False):
     encoder: str = "lexical"
     tools: tuple[str, ...] = SEVEN_TOOLS
     profile: Profile = "oro"
+    digests: dict[str, str] = {}
 
 
 def read_settings(path: Path) -> ShopSettings:
@@ -86,6 +90,7 @@ class Shop:
         encoder: title similarity of the scorer.
         tools: names of the tools that are offered.
         profile: outcome profile whose success is the reward.
+        digests: catalogue id -> digest of its products, where they are known.
     """
 
     def __init__(
@@ -95,8 +100,10 @@ class Shop:
         *,
         tools: Sequence[str] = SEVEN_TOOLS,
         profile: Profile = "oro",
+        digests: Mapping[str, str] | None = None,
     ) -> None:
         self.worlds = worlds
+        self.digests = dict(digests or {})
         self.tools = tuple(tools)
         self.profile: Profile = profile
         self._encoder = encoder
@@ -109,14 +116,29 @@ class Shop:
 
         Raises:
             InputError: a catalogue cannot be read.
+            IntegrityError: one is not that which the settings were made for.
         """
         found, _ = read_catalogues([Path(name) for name in settings.catalogues])
+        digests = {name: each.digest for name, each in found.items()}
+        for name, digest in settings.digests.items():
+            if name in digests and digests[name] != digest:
+                raise IntegrityError(
+                    f"the catalogue {name!r} is not the one that this was exported for",
+                    where=", ".join(settings.catalogues),
+                    remedy="put its files back, or export again",
+                )
         makers = {
             name: (lambda held=catalogue: world_of_catalogue(held, settings.world))
             for name, catalogue in found.items()
         }
         encoder = encoder_named(settings.encoder)
-        return cls(Worlds(makers), encoder, tools=settings.tools, profile=settings.profile)
+        return cls(
+            Worlds(makers),
+            encoder,
+            tools=settings.tools,
+            profile=settings.profile,
+            digests=digests,
+        )
 
     def schemas(self) -> tuple[Tool, ...]:
         """The offered tools in nested OpenAI form, as every other harness of palio offers them."""
