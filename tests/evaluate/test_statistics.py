@@ -127,6 +127,20 @@ def test_few_clusters_are_covered_as_often_as_is_claimed(
     assert held / 400 >= 0.93
 
 
+@pytest.mark.parametrize("clusters", [3, 10, 40])
+def test_a_cluster_that_has_half_of_the_problems_is_no_certainty(clusters: int) -> None:
+    """It draws the mean to itself, so that its own residual is small: 24 % of 10 were covered."""
+    rng = np.random.default_rng(clusters)
+    sizes = np.array([clusters - 1, *[1] * (clusters - 1)])
+    labels = [f"c{place}" for place, size in enumerate(sizes) for _ in range(size)]
+    held = 0
+    for _ in range(300):
+        rates = np.repeat(rng.beta(1.0, 1.0, size=clusters), sizes)
+        told = cluster_mean((rng.random(len(rates)) < rates).astype(float).tolist(), labels)
+        held += told.low <= 0.5 <= told.high
+    assert held / 300 >= 0.93
+
+
 def test_few_clusters_of_differences_are_students_interval() -> None:
     """Far from the bounds Wilson's correction is small, and the rest is Student's t."""
     means = np.random.default_rng(0).normal(0.0, 0.02, size=8)

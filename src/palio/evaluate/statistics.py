@@ -17,6 +17,7 @@ CONFIDENCE = 0.95
 RESAMPLES = 10_000
 _CHUNK_CELLS = 4_000_000  # drawn cluster numbers held at once: 16 MB of int32
 _FEW = 30  # clusters; below so many a resampled spread is too small
+_LEAST_FREEDOM = 0.5  # degrees of freedom where one cluster has nearly all problems
 _EQUAL = 1e-9  # means closer than this differ by the order of their sums only
 
 
@@ -116,8 +117,8 @@ def cluster_mean(
     bootstrap sees too little spread: with rates that differ from cluster to cluster it covered 47
     to 78 % with 2 clusters, 80 to 90 with 5, 88 to 96 with 10. There the interval is Wilson's with
     the sample size that the spread between clusters is worth (Dean and Pagano 2015) and Student's t
-    in the place of the normal quantile: 93 to 100 %, 94 to 97, 96 to 98 (85 to 94 where clusters
-    are of 1 to 20 problems).
+    in the place of the normal quantile: 93 to 100 %. What counts as their number is Kish's: of
+    clusters of uneven sizes fewer.
 
     Where all clusters have one mean, as a single cluster always has, the bootstrap has no width,
     which would claim certainty. Clusters with another mean are then taken to be as frequent as
@@ -141,8 +142,8 @@ def cluster_mean(
     if not len(data):
         low, high, method = *bounds, "none"
     elif np.ptp(sums / sizes) < _EQUAL:
-        low, high, method = _degenerate(float(data.mean()), len(sums), confidence, bounds)
-    elif len(sums) < _FEW:
+        low, high, method = _degenerate(float(data.mean()), sizes, confidence, bounds)
+    elif _effective(sizes) < _FEW:
         (low, high), method = _of_few(sums, sizes, confidence, bounds), "wilson over clusters, t"
     else:
         means = _resampled(sums, sizes, np.random.default_rng(seed), resamples)
@@ -235,17 +236,24 @@ def _bca(sums: Array, sizes: Array, means: Array, confidence: float) -> tuple[fl
     return float(min(low, estimate)), float(max(high, estimate))
 
 
+def _effective(sizes: Array) -> float:
+    """How many clusters of one size are worth as much as these (Kish 1965), from 1."""
+    return float(sizes.sum() ** 2 / (sizes**2).sum())
+
+
 def _of_few(
     sums: Array, sizes: Array, confidence: float, bounds: tuple[float, float]
 ) -> tuple[float, float]:
     """Wilson's bounds for a mean whose variance is that between clusters, linearised."""
     count, width = len(sums), bounds[1] - bounds[0]
     mean = float(sums.sum() / sizes.sum())
-    residuals = sums - mean * sizes
-    variance = count / (count - 1) * float((residuals**2).sum()) / float(sizes.sum()) ** 2
+    weights = sizes / sizes.sum()
+    # a large cluster draws the mean to itself: its residual is that from the others' mean
+    residuals = weights * (sums / sizes - mean) / (1 - weights)
+    variance = (count - 1) / count * float((residuals**2).sum())
     share = min(max((mean - bounds[0]) / width, _EQUAL), 1 - _EQUAL)
     worth = share * (1 - share) * width**2 / variance  # yes/no trials of that variance
-    z = float(t.ppf((1 + confidence) / 2, count - 1))
+    z = float(t.ppf((1 + confidence) / 2, max(_effective(sizes) - 1, _LEAST_FREEDOM)))
     centre = (share + z**2 / (2 * worth)) / (1 + z**2 / worth)
     half = z / (1 + z**2 / worth) * math.sqrt(share * (1 - share) / worth + (z / (2 * worth)) ** 2)
     return (
@@ -255,10 +263,10 @@ def _of_few(
 
 
 def _degenerate(
-    value: float, clusters: int, confidence: float, bounds: tuple[float, float]
+    value: float, sizes: Array, confidence: float, bounds: tuple[float, float]
 ) -> tuple[float, float, str]:
     """How far clusters that were not seen could move a mean that all that were seen have."""
-    unseen = wilson(0, clusters, confidence).high
+    unseen = wilson(0, round(_effective(sizes)), confidence).high
     low = value - unseen * (value - bounds[0])
     high = value + unseen * (bounds[1] - value)
     return min(value, low), max(value, high), "wilson over clusters (all equal)"
