@@ -82,3 +82,6 @@ def test_another_catalogue_of_the_same_name_is_refused(folder: Path, tmp_path: P
     check_catalogues(tmp_path, {"shop": own.digest, "another": other.digest})
     with pytest.raises(InputError, match="'shop' is not the one of that name"):
         check_catalogues(tmp_path, {"shop": other.digest})
+    grown = structs.replace(listed, inputs={**listed.inputs, "previous": "sha256:0"})
+    write_manifest(grown, tmp_path / MANIFEST)
+    check_catalogues(tmp_path, {"shop": other.digest})

@@ -156,7 +156,12 @@ def test_the_manifest_lists_the_rollouts_that_its_results_are_of(
 
 
 def test_a_comparison_tells_which_settings_differ(files: tuple[str, ...], tmp_path: Path) -> None:
-    for name, more in (("a", ("--seconds", "60")), ("b", ()), ("c", ("--max-tokens", "99"))):
+    for name, more in (
+        ("a", ("--seconds", "60")),
+        ("b", ()),
+        ("c", ("--max-tokens", "99")),
+        ("d", ("--seed", "7")),
+    ):
         out = str(tmp_path / name)
         call("run", *files, "--out", out, "--model", "scripted-hasty", *more)
 
@@ -167,6 +172,7 @@ def test_a_comparison_tells_which_settings_differ(files: tuple[str, ...], tmp_pa
     assert "the two were evaluated with other limits" in told("a")
     assert "the two were evaluated with other max_tokens" in told("c")
     assert "evaluated with other" not in told("b")
+    assert "evaluated with other" not in told("d"), "nothing greedy is drawn"
 
 
 @pytest.mark.parametrize("command", ["run", "floors", "compare"])

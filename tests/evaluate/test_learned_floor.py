@@ -144,6 +144,9 @@ def test_a_floor_that_had_less_to_spend_is_refused(shop: Path, tmp_path: Path) -
     identity.write_text(json.dumps(told))
     with pytest.raises(InputError, match="other limits"):
         run(shop, tmp_path / "above", *above)
+    del told["settings"]["limits"]
+    identity.write_text(json.dumps(told))
+    run(shop, tmp_path / "above", *above)  # an identity without limits had the usual ones
 
 
 def test_a_floor_that_is_not_finished_or_was_kept_short_is_refused(

@@ -74,6 +74,8 @@ def test_pass_at_k_leaves_out_only_problems_with_fewer_scored_rollouts() -> None
     made = summarise(scores, PROBLEMS, name="p", samples=8, temperature=1.0, seed=0)
     assert {k: each.n for k, each in made.overall.pass_at["oro"].items()} == {"1": 60, "8": 59}
     assert made.overall.pass_at["oro"]["1"].samples == 479
+    assert StageResult(name="p", sampled=made).pass_pair() is None, "no headroom between two sets"
+    assert StageResult(name="p", sampled=result("p", 0.4, 8)).pass_pair() is not None
     assert made.overall.pass_at_1_worst is not None
     assert made.overall.pass_at_1_worst.value == pytest.approx(479 / 480)
 

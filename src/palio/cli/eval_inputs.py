@@ -69,7 +69,7 @@ class Exam(NamedTuple):
     Attributes:
         worlds: catalogue id -> world.
         titles: title similarity of the scorer.
-        clusters: problem id -> leak cluster, the bootstrap's unit.
+        clusters: problem id -> leak cluster, the intervals' unit.
     """
 
     problems: tuple[Problem, ...]

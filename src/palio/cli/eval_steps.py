@@ -137,10 +137,11 @@ def _rows(corpus: Path, suite: Path, pool: str, limit: int) -> Asked:
     by_problem: dict[str, CorpusRow] = {}
     for row in read_rows(path):
         by_problem.setdefault(row.problem_id, row)
-    problems = [p for p in read_suite(suite).problems if p.problem_id in by_problem]
+    held = read_suite(suite).problems
+    problems = [p for p in held if p.problem_id in by_problem]
     if not problems:
         raise InputError("no conversation of the pool is about the suite", where=str(suite))
-    check_problems(corpus, problems, suite)
+    check_problems(corpus, held, suite)
     taken = first_of_each_kind(tuple(problems), limit)
     return Asked(
         [by_problem[problem.problem_id] for problem in taken],

@@ -55,7 +55,7 @@ class Comparison(Record, frozen=True, omit_defaults=False):
 
     Attributes:
         intent: the subset of problems, or "overall".
-        clustered: the same difference with a bootstrap over leak clusters.
+        clustered: the same difference with an interval over leak clusters.
         p_holm: `test.p_value` corrected for the `family` tests it was reported with; None until
             `with_holm` was applied.
         model_a, model_b: which weights each policy had; None for programs and floors, and where

@@ -185,7 +185,7 @@ def evaluate_floor(
         worlds: catalogue id -> world.
         encoder: title similarity of the scorer.
         profiles: outcome profiles; the first gives CAR.
-        clusters: problem id -> leak cluster, the bootstrap's unit.
+        clusters: problem id -> leak cluster, the intervals' unit.
         seed: of drawn answers and of the bootstrap.
 
     Raises:

@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
+from palio.broker.limits import Limits
 from palio.evaluate.loading import load_result
 from palio.evaluate.report_data import StageResult
 from palio.evaluate.results import EvalResult
@@ -110,11 +112,16 @@ def kept_floor(
 
 def _budget(identity: Mapping[str, Any]) -> dict[str, Any]:
     """What a rollout could spend, but for time: only who was stopped by it lacked any."""
-    return {key: n for key, n in identity["settings"]["limits"].items() if key != "seconds"}
+    return {key: n for key, n in _limits(identity).items() if key != "seconds"}
 
 
 def _clock(identity: Mapping[str, Any]) -> float:
-    return float(identity["settings"]["limits"]["seconds"])
+    return float(_limits(identity)["seconds"])
+
+
+def _limits(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The budget; what an older version did not tell was as it is by default."""
+    return {**msgspec.to_builtins(Limits()), **identity["settings"].get("limits", {})}
 
 
 def _longest_turn(identity: Mapping[str, Any]) -> float:

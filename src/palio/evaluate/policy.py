@@ -169,7 +169,7 @@ def evaluate_policy(
         encoder: title similarity of the scorer; its id stands in the result.
         out: folder of this evaluation, one for each policy and decoding.
         settings: decoding, samples, seed, threads, budget.
-        clusters: problem id -> leak cluster; the bootstrap's unit.
+        clusters: problem id -> leak cluster; the intervals' unit.
         progress: called in this thread after each rollout.
         clock: seconds, for `EvalResult.seconds`.
         runner: replaces the broker's rollout, for tests.

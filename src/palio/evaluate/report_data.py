@@ -59,11 +59,16 @@ class StageResult(Record, frozen=True):
         return RateSeries(name=self.name, rates=rates, floor=self.floor)
 
     def pass_pair(self, profile: Profile = "oro") -> PassPair | None:
-        """Sampled pass@1 and pass@k of all problems, None when there was no sampled run."""
+        """Sampled pass@1 and pass@k of all problems, between which there is headroom.
+
+        None when there was no sampled run, or unscored rollouts leave the two other problems.
+        """
         if self.sampled is None:
             return None
         rates = self.sampled.intents[OVERALL].pass_at[profile]
         k = max(int(one) for one in rates)
+        if rates["1"].n != rates[str(k)].n:
+            return None
         return PassPair(name=self.name, k=k, one=rate_of(rates["1"]), many=rate_of(rates[str(k)]))
 
 

@@ -183,7 +183,7 @@ def summarise(
         seed: of the run, and of the bootstrap.
         profiles: the profiles that the rollouts were scored under.
         ks: the k of each pass@k; default 1, 8 (if so many), `samples`. Greedy runs have none.
-        clusters: problem id -> leak cluster, the bootstrap's unit; None: each problem is its own.
+        clusters: problem id -> leak cluster, the intervals' unit; None: each problem is its own.
         encoder: id of the title similarity.
         seconds: wall clock of the run.
 

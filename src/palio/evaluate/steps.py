@@ -103,7 +103,7 @@ class PairedShare(Record, frozen=True, omit_defaults=False):
 
     Attributes:
         gained, lost: turns right in b alone, in a alone.
-        difference: of the shares, problems drawn again as wholes; in [-1, 1].
+        difference: of the shares, with problems as the units of its interval; in [-1, 1].
     """
 
     what: str

@@ -27,7 +27,7 @@ class Flips(Record, frozen=True, omit_defaults=False):
         uncited: of those whose datum does not, made where a run cites no decisive datum.
         placebo: changes of a datum that nobody asked for; a reader's decision follows none.
         copy: renamed products that were recommended under their new id.
-        per_run: mean over runs of a run's own treatment rate; bootstrap over problems.
+        per_run: mean over runs of a run's own treatment rate; problems are the units.
         net: mean over runs with both of treatment rate less placebo rate, in [-1, 1].
         kinds: kind of datum -> treatments.
     """
